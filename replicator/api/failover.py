@@ -43,7 +43,7 @@ class FailoverSource(Protocol):
         self, names: list[str] | None, earlier: Mapping[str, Mapping[str, Sequence[Position]]] | None = None
     ) -> list[dict[str, Any]]: ...
 
-    def topics_in_brief(self) -> list[dict[str, Any]]: ...
+    async def topics_in_brief(self, names: list[str] | None) -> dict[str, Any]: ...
 
     async def missing(
         self, marks: Mapping[str, Position], record_id: str | None, names: Collection[str] | None = None
@@ -131,11 +131,12 @@ async def topics(request: web.Request) -> web.Response:
 
     A life of a topic lasts from its creation to its deletion. The newest messages of this cluster's own earlier lives
     are always returned; with ``earlier``, those of all origins, and the positions in ``earlier`` that are missing here.
-    With ``brief``, the answer has no positions: only the name of every topic, and the clusters that get its messages.
+    With ``brief``, the answer has no positions: of each topic its name, the clusters that get its messages and the
+    origins of what it has, and the numbers of partitions.
     """
     body = await _body(request)
     if body.get("brief") is True:
-        return web.json_response({"topics": request.app[FAILOVER].topics_in_brief()})
+        return web.json_response(await request.app[FAILOVER].topics_in_brief(_names(body)))
     return web.json_response({"topics": request.app[FAILOVER].topics(_names(body), _earlier(body))})
 
 

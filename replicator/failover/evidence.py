@@ -8,15 +8,14 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import quote
 
 from replicator.failover import comparing
+from replicator.failover.deleted_topics import with_deleted
 from replicator.failover.errors import ClusterUnreachable, FailoverError, SwitchRefused
 from replicator.failover.obstacles import StoppedLink, Way
 from replicator.failover.peers import PATH, WORK_SECONDS_MAX, Peers
 from replicator.failover.planned import RequiredEntries, missing_of, why_stopped
 from replicator.failover.report import Stranded, SwitchReport, TopicReport
-from replicator.links.status import BACKLOGS_SHOWN_MAX
 from replicator.topology import Link, Topology
 from snapshots.markers import FailoverEpoch
 from snapshots.position import Position
@@ -81,26 +80,18 @@ class Evidence:
         }
         return {name: goal for name, goal in found.items() if goal is not None}, lacks
 
-    async def lacking(self, source: str, target: str) -> list[str]:
-        """Return the topics of the source that links carry to the target, and that the target does not have at all."""
-
-        async def ask(cluster: str) -> dict[str, Mapping[str, Any]]:
-            path = f"{PATH}/topics"
-            answer = await self._peers.call(cluster, "POST", path, {"brief": True}, seconds_max=WORK_SECONDS_MAX)
-            return comparing.by_name(answer)
-
-        here, there = await asyncio.gather(ask(source), ask(target))
-        carried = self.carried(source, target)
-        return [name for name, topic in here.items() if name not in there and carried(name, topic)]
-
     async def way(
-        self, source: str, target: str, lacking: Collection[str], silent: frozenset[str] = frozenset()
+        self,
+        source: str,
+        target: str,
+        missing: Collection[str] | None = None,
+        silent: frozenset[str] = frozenset(),
     ) -> Way:
         """Return how the links from the source to the target stand. The clusters in ``silent`` are not asked.
 
-        Of the topics in ``lacking``, which the target may lack, the answer tells which ones a cluster on the way
-        deleted. :attr:`Way.silent` has the clusters in ``silent``, and those that do not answer. Their links count as
-        open.
+        ``missing`` are topics of which the target may lack something; None means all topics. A link whose destination
+        deleted one of them stands still for it. :attr:`Way.silent` has the clusters in ``silent``, and those that do
+        not answer. Their links count as open.
         """
         way = Way(self._topology, source, target, silent=silent)
 
@@ -118,43 +109,7 @@ class Evidence:
         stopped = {key: each for answer in answers for key, each in (answer or {}).items()}
         quiet = {cluster for cluster, answer in zip(asked, answers, strict=True) if answer is None}
         way = replace(way, stopped=stopped, silent=silent | quiet)
-        return await self._with_deleted(way, lacking) if lacking else way
-
-    async def _with_deleted(self, way: Way, names: Collection[str]) -> Way:
-        """Return ``way`` with those of the topics that links brought whole, and that their destinations do not have.
-
-        Links are asked before destinations: what a link has confirmed was there then.
-        """
-        links = [link for cluster, each in way.links().items() if cluster not in way.silent for link in each]
-        left = await asyncio.gather(*map(self._left_to_bring, links))
-        clusters = {link.source for link in links} | {link.destination for link in links}
-        has = dict(zip(clusters, await asyncio.gather(*(self._has(each, names) for each in clusters)), strict=True))
-        stopped = dict(way.stopped)
-        for link, to_bring in zip(links, left, strict=True):
-            here, there = has[link.source], has[link.destination]
-            if to_bring is None or here is None or there is None:
-                continue
-            carried = self._topology.carries
-            deleted = [name for name in here - there - to_bring if carried(link, name)]
-            if deleted:
-                stopped[link.key] = stopped.get(link.key, StoppedLink(link, False, {})).with_deleted(deleted)
-        return replace(way, stopped=stopped)
-
-    async def _left_to_bring(self, link: Link) -> set[str] | None:
-        """Return the topics of which a link has not brought everything; None if they are not known."""
-        try:
-            answer = await self._peers.call(link.source, "GET", f"/replication/v1/links/{quote(link.key, safe='')}")
-            backlogs = answer["backlog_by_topic"]
-        except (FailoverError, KeyError, TypeError):
-            return None
-        return None if len(backlogs) >= BACKLOGS_SHOWN_MAX else set(backlogs)
-
-    async def _has(self, cluster: str, names: Collection[str]) -> set[str] | None:
-        """Return those of the topics that a cluster has; None if it does not answer."""
-        try:
-            return set(await self.topics(cluster, list(names)))
-        except FailoverError:
-            return None
+        return await with_deleted(self._peers, self.origin(source), way, missing)
 
     async def held_up(self, way: Way) -> dict[str, RequiredEntries]:
         """Return, for every topic that the links of ``way`` hold up, what the target must have of it."""
@@ -168,7 +123,7 @@ class Evidence:
 
     async def why_stopped(self, source: str, target: str) -> str | None:
         """Return why stopped links make a planned switch impossible now; None if they do not."""
-        way = await self.way(source, target, await self.lacking(source, target))
+        way = await self.way(source, target)
         goals = await self.held_up(way)
         if not goals:
             return None

@@ -4,7 +4,7 @@ Invariant (DESIGN §3): 12, a switch that cannot end is refused with the command
 
 A link stands still for a topic at a gap, at a halt, or because an operator paused it. A gap and a pause last until an
 operator acts. A link asks by itself again about a halt, and a policy of the link may end a gap. A link also stands
-still for a topic that its destination deleted: it brings only later messages.
+still for a topic that its destination deleted (:mod:`replicator.failover.deleted_topics`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from replicator.engine.topic_name import parse_topic
 from replicator.links.gaps import policies_for
 from replicator.links.schema_announcer import SCHEMAS
 from replicator.topology import Link, Topology
@@ -52,14 +51,6 @@ class StoppedLink:
                 lasting=link.on_gap not in policies,
             )
         return cls(link, bool(answer["paused"]), halted)
-
-    def with_deleted(self, topics: Collection[str]) -> StoppedLink:
-        """Return this link with topics that its destination deleted. What halts one of them already stays the reason.
-
-        A destination that lost its store lacks them, too, until the link brings them again: the obstacle does not last.
-        """
-        deleted = {topic: Obstacle(_deleted(self.link, topic), lasting=False) for topic in topics}
-        return StoppedLink(self.link, self.paused, {**deleted, **self.halted})
 
     def stops(self, topic: str) -> bool:
         return self.paused or topic in self.halted
@@ -114,14 +105,3 @@ class Way:
         if not found:
             return None
         return Obstacle("; ".join(each.text for each in found), all(each.lasting for each in found))
-
-
-def _deleted(link: Link, topic: str) -> str:
-    command = f"topics create -f FILE --cluster {link.destination} {topic}"
-    if parse_topic(topic).partition >= 0:
-        base = topic.rpartition("-partition-")[0]
-        command = f"topics create-partitioned -f FILE --cluster {link.destination} --partitions N {base}"
-    return (
-        f"{link.destination} has deleted {topic}, and link {link.key} brings only messages that come after that: "
-        f"`replicator {command}` makes the topic anew, and the link brings all messages that {link.source} has"
-    )

@@ -284,7 +284,10 @@ def missing_of(
 
 def why_stopped(source: str, target: str, missing: Mapping[str, str], obstacles: Mapping[str, Obstacle]) -> str:
     """Return why a planned switch cannot end: ``obstacles`` hold up incomplete topics, those of ``missing``."""
-    listed = _listed([f"{topic} ({missing[topic]}): {each.text}" for topic, each in obstacles.items()], "; ")
+    said: dict[str, str] = {}  # partitions of one topic may have the same obstacle
+    for topic, each in obstacles.items():
+        said.setdefault(each.text, f"{topic} ({missing[topic]}): {each.text}")
+    listed = _listed(list(said.values()), "; ")
     return f"{target} cannot get everything of {source} until this is ended: {listed}"
 
 

@@ -78,8 +78,6 @@ class PlannedRun:
         """When the links were looked at last."""
         self._way: Way | None = None
         """How the links stood then. The check of the links sets it, before anything else asks for it."""
-        self._lacking: Collection[str] = ()
-        """Topics that the target may not have at all."""
         self._writing: asyncio.Task[list[Action]] | None = None
         """The request to the target to write. It goes on if the operator gives up meanwhile."""
 
@@ -166,13 +164,13 @@ class PlannedRun:
                 return await self._compare_refused(reason)
 
     async def _check_links(self) -> list[Action]:
-        self._lacking = await self._evidence.lacking(self._report.source, self._report.target)
         return self._core.on_checked(await self._evidence.held_up(await self._look(frozenset())))
 
-    async def _look(self, silent: frozenset[str]) -> Way:
-        """Ask how the links stand. The clusters in ``silent`` are not asked."""
+    async def _look(self, silent: frozenset[str], missing: Collection[str] | None = None) -> Way:
+        """Ask how the links stand, for topics of which the target may lack something, or for all. The clusters in
+        ``silent`` are not asked."""
         report = self._report
-        self._way = way = await self._evidence.way(report.source, report.target, self._lacking, silent)
+        self._way = way = await self._evidence.way(report.source, report.target, missing, silent)
         self._looked = time.monotonic()
         return way
 
@@ -194,7 +192,6 @@ class PlannedRun:
 
     async def _ask_target(self, topics: tuple[str, ...], earlier: Mapping[str, tuple[Position, ...]]) -> list[Action]:
         copies, lacks = await self._evidence.copies(self._report.source, self._report.target, topics, earlier)
-        self._lacking = [name for name in topics if name not in copies]
         actions = self._core.on_copies(copies, self._now_ms(), lacks, await self._obstacles(topics))
         await self._pause(actions, "messages")
         return actions
@@ -205,7 +202,6 @@ class PlannedRun:
             unequal = [sub for sub in each.subscriptions if not sub.equal]
             if unequal:
                 different[each.topic] = f"subscription {unequal[0].name}: {unequal[0].evidence}"
-        self._lacking = list(different)
         actions = self._core.on_compared(different, self._now_ms(), await self._obstacles(different))
         await self._pause(actions, "acknowledgements")
         return actions
@@ -215,7 +211,7 @@ class PlannedRun:
         way = self._way
         assert way is not None, "the links are checked first"
         if topics and time.monotonic() - self._looked >= LOOK_AGAIN_SECONDS:
-            way = await self._look(way.silent - {self._report.source})
+            way = await self._look(way.silent - {self._report.source}, topics)
         return await asyncio.to_thread(way.obstacles, topics) if way.stopped else {}
 
     async def _pause(self, actions: Sequence[Action], what: str) -> None:

@@ -10,7 +10,8 @@ from replicator.engine.engine import Engine
 from replicator.engine.fencing import held_entries
 from replicator.engine.log.block import BlockKind
 from replicator.engine.topic import Topic
-from replicator.engine.topic_name import EPOCHS_TOPIC
+from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
+from replicator.engine.topics.partitions import base_name
 from replicator.failover.served_clients import ServedClients
 from snapshots.position import BEFORE_ALL, Position
 
@@ -19,6 +20,8 @@ COUNT_BYTES_MAX: Final = 256 * 1024 * 1024
 an upper bound.
 """
 PAGE_BYTES: Final = 8 * 1024 * 1024
+TURN_TOPICS: Final = 1_000
+"""Topics of which a brief answer tells before other tasks of the event loop run; this takes some milliseconds."""
 
 
 Earlier = Mapping[str, Mapping[str, Sequence[Position]]]
@@ -40,13 +43,25 @@ class Positions:
         """
         return [self._topic(topic, earlier) for topic in self._named(names) if topic.name != EPOCHS_TOPIC]
 
-    def in_brief(self) -> list[dict[str, Any]]:
-        """Return the name of every topic, and the clusters that get its messages; None as ``clusters`` means all."""
-        return [
-            {"name": topic.name, "clusters": _clusters(topic)}
-            for topic in self._engine.topics()
-            if topic.name != EPOCHS_TOPIC
-        ]
+    async def in_brief(self, names: list[str] | None = None) -> dict[str, Any]:
+        """Return topics without positions: all, or those in ``names``.
+
+        ``topics`` has of each its name, the clusters that get its messages (None: all), and the origins of what it has.
+        ``partitioned`` has, by the common name of partitions, their number; 0 if there is no such topic. Other tasks run
+        after every
+        :data:`TURN_TOPICS` topics.
+        """
+        found: list[dict[str, Any]] = []
+        partitioned: dict[str, int] = {}
+        for at, topic in enumerate(self._named(names), 1):
+            if topic.name != EPOCHS_TOPIC:
+                found.append({"name": topic.name, "clusters": _clusters(topic), "has": list(topic.origins.vector())})
+            if at % TURN_TOPICS == 0:
+                await asyncio.sleep(0)
+        for name in [each["name"] for each in found] if names is None else names:
+            if parse_topic(name).partition >= 0 and (base := base_name(name)) not in partitioned:
+                partitioned[base] = self._engine.partitioned.count(base)
+        return {"topics": found, "partitioned": partitioned}
 
     def _named(self, names: Collection[str] | None) -> Sequence[Topic]:
         engine = self._engine

@@ -358,9 +358,9 @@ class FailoverService:
         """See :meth:`Positions.topics`."""
         return self._positions.topics(names, earlier)
 
-    def topics_in_brief(self) -> list[dict[str, Any]]:
+    async def topics_in_brief(self, names: list[str] | None) -> dict[str, Any]:
         """See :meth:`Positions.in_brief`."""
-        return self._positions.in_brief()
+        return await self._positions.in_brief(names)
 
     async def missing(
         self, marks: Mapping[str, Position], record_id: str | None, names: Collection[str] | None = None

@@ -444,11 +444,13 @@ class LinkTopics:
         which other clusters must tell it.
         """
         start = self.start_positions.start(topic, there)
-        if self._on_lost_copy is not None and self.start_positions.lost(
-            topic, there, mark, accepted=self.memory.accepted(topic.topic_id)
-        ):
+        if self._on_lost_copy is None:
+            return start
+        if self.start_positions.lost(topic, there, mark, accepted=self.memory.accepted(topic.topic_id)):
             link = self._route.link
             log.warning("destination lost a part of its copy", link=link.key, topic=topic.name, has=str(start.read))
+            self._on_lost_copy(topic.name)
+        elif self.start_positions.has_nothing_again(topic, there):
             self._on_lost_copy(topic.name)
         return start
 

@@ -214,6 +214,15 @@ class StartPositions:
                 return True
         return False
 
+    def has_nothing_again(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
+        """Return whether the destination wrote to the topic once, and has nothing of what the link carries of it.
+
+        Perhaps it deleted its copy while this worker was down, and a crash lost the stored position that would tell so.
+        """
+        if topic.origins.high_water(self._route.link.destination) is None or not there.keys().isdisjoint(self._origins):
+            return False
+        return bool(self.marks(topic))
+
     def _place(self, topic: Topic, origin: str, theirs: Mark) -> Position:
         """Return the local position above which all entries of ``origin`` are missing at the destination."""
         if origin == self._engine.cluster:

@@ -136,8 +136,9 @@ class SubscriptionSync(TopicListener[Topic]):
     def announce_all(self, topic_name: str | None = None) -> None:
         """Announce the whole state of every replicated subscription of a topic, or of all, and ask for what others
         have."""
-        for name, sync in self._topics.items():
-            if topic_name in (None, name):
+        syncs = list(self._topics.values()) if topic_name is None else [self._topics.get(topic_name)]
+        for sync in syncs:
+            if sync is not None:
                 sync.announce_all()
 
     # Questions.

@@ -188,6 +188,14 @@ KNOWN: Final[Mapping[str, History]] = {
     "a-deleted-copy-is-made-anew": _history(
         "one-way", _publish("a"), _SETTLE, _step("delete_topic", at="b", topic="t0"), _subscribe("b", "l-shared")
     ),
+    "a-copy-is-deleted-and-made-anew-while-a-forwarder-is-down": _history(
+        "chain",
+        _publish("a"),
+        _step("subscribe_at", at="c", topic="t0", name="r-keys", place=0, excluded=False),
+        _step("consume", at="c", topic="t0", name="r-keys", count=5, how="each", seed=1),
+        _step("kill", at="b"),
+        _step("make_anew", at="c", topic="t0"),
+    ),
     "a-copy-is-deleted-before-a-failover": _history(
         "pair",
         _publish("a"),

@@ -26,8 +26,8 @@ HELD: Final = "already: wait for that to end"
 """Reason of a refusal: another command holds the fence of the source, or held it when it was killed."""
 HELD_SECONDS: Final = 1.0
 """Pause before a failover that was refused so is run again."""
-MAKES_ANEW: Final = re.compile(r"`replicator (topics create[^`]*) (\S+)`")
-"""Command in a refusal that makes a topic anew at a cluster that deleted it, and the full name of the topic."""
+MAKES_ANEW: Final = re.compile(r"`replicator (topics create[^`]*)`")
+"""Command in a refusal that makes a topic anew at a cluster that deleted it."""
 LONG_TTL_SECONDS: Final = 3_600
 UNAVAILABLE: Final = 3
 """Exit status of a command during which a worker went away."""
@@ -238,17 +238,18 @@ class Operating(Settling):
                 raise failed(done)
             if HELD in done.stdout:
                 await asyncio.sleep(HELD_SECONDS)
-            elif commands := MAKES_ANEW.findall(done.stdout):
-                for command, name in commands:
-                    await self._make_anew_as_advised(command, name)
+            elif advised := MAKES_ANEW.findall(done.stdout):
+                for command in dict.fromkeys(advised):
+                    await self._make_anew_as_advised(command)
+                await self.settle()  # what is trimmed elsewhere makes a gap
             else:
                 raise failed(done)
 
-    async def _make_anew_as_advised(self, command: str, name: str) -> None:
+    async def _make_anew_as_advised(self, command: str) -> None:
+        *words, name = command.split()
         own = self._full("")
         if not name.startswith(own):
             raise Violation(f"a switch waits for {name}, a topic of an earlier history")
-        words = command.replace("--partitions N", f"--partitions {self.model.partitions}").split()
         words[words.index("FILE")] = str(self.regions.file)
         done = await asyncio.to_thread(forked_commands.run, *words, name, cwd=self.regions.path)
         if done.returncode:

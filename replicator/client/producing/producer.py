@@ -108,7 +108,9 @@ class Producer(MessageSender):
         """Open the channel, which sets the producer's name and its next sequence id. The client calls this once."""
         channel = await open_first(self._open, self._operation_timeout_seconds, reconnect=self._reconnect)
         ready = channel.ready
-        settings = self._settings = replace(self._settings, producer_name=ready.producer_name)
+        # Later channels do not ask for the subscription: somebody may have deleted it meanwhile.
+        settings = replace(self._settings, producer_name=ready.producer_name, initial_subscription=None)
+        self._settings = settings
         self._topic_epoch = ready.topic_epoch
         if settings.initial_sequence_id == -1:
             self._last_sequence_id = ready.last_sequence_id

@@ -99,8 +99,10 @@ class TopicSubscriptions(Mapping[str, Subscription]):
 
         Raises :class:`SubscriptionNotFound` if the namespace lets clients create none.
         """
-        if name not in self._by_name:
+        existing = self._by_name.get(name)
+        if existing is None:
             self._check_clients_may_create(name)
+        if existing is None or not existing.stored:  # who makes it now may fail to store it
             await self.create(name, BEFORE_ALL)
 
     def _check_clients_may_create(self, name: str) -> None:

@@ -71,19 +71,6 @@ def test_a_paused_link_holds_up_all_topics_until_it_is_resumed(tmp_path: Path) -
     assert obstacle.lasting
 
 
-def test_a_topic_that_the_destination_deleted_is_named_with_what_makes_it_anew(tmp_path: Path) -> None:
-    topology = topology_with(tmp_path, "from: a, to: b")
-    found = way(topology, {"a>b": status(gap=True)})
-    stopped = found.stopped["a>b"].with_deleted([TOPIC, OTHER, f"{OTHER}-partition-1"])
-    found = Way(topology, "a", "b", {"a>b": stopped})
-    obstacles = found.obstacles([TOPIC, OTHER, f"{OTHER}-partition-1"])
-    assert "has a gap" in obstacles[TOPIC].text, "that stays the reason"
-    assert f"`replicator topics create -f FILE --cluster b {OTHER}`" in obstacles[OTHER].text
-    created = f"`replicator topics create-partitioned -f FILE --cluster b --partitions N {OTHER}`"
-    assert created in obstacles[f"{OTHER}-partition-1"].text
-    assert not obstacles[OTHER].lasting, "a store that was lost gets the topic again by itself"
-
-
 FORWARDING = ("from: a, to: c", "from: c, to: b, forward: true")
 
 

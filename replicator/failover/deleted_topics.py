@@ -1,0 +1,120 @@
+"""Topics that a cluster on the way to the target of a switch deleted. Links bring them again only with their next
+message or connection, so a planned switch would wait for them in vain.
+
+Algorithm:
+1. Ask each link on the way of which topics it has something left to bring. A link that is not connected is left out: it
+   may have to bring everything again, as to a cluster that lost its store.
+2. Then ask the clusters which topics they have. A topic that its link brought whole, and that the link's destination
+   does not have, was deleted there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from replicator.engine.topic_name import parse_topic
+from replicator.engine.topics.partitions import base_name
+from replicator.failover import comparing
+from replicator.failover.errors import FailoverError
+from replicator.failover.obstacles import Obstacle, StoppedLink, Way
+from replicator.failover.peers import PATH, WORK_SECONDS_MAX, Peers
+from replicator.links.status import BACKLOGS_SHOWN_MAX
+from replicator.topology import Link
+
+CONNECTED: Final = frozenset({"idle", "copying"})
+"""States of a link that has compared its topics with those of its destination."""
+NAMES_MAX: Final = 1_000
+"""Most topics that are asked for by name. Beyond it the answer has all topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """Topics of one cluster, without positions."""
+
+    topics: Mapping[str, Mapping[str, Any]]
+    """By name: ``clusters``, which get the topic's messages (None: all), and ``has``, origins of what the topic has."""
+    partitioned: Mapping[str, int]
+    """Number of partitions by their common name; 0 if there is no such topic."""
+
+    def lets_through(self, topic: str, cluster: str) -> bool:
+        """Return whether the topic's policies let messages through to ``cluster``."""
+        clusters = self.topics[topic]["clusters"]
+        return clusters is None or cluster in clusters
+
+
+async def with_deleted(peers: Peers, origin: str, way: Way, names: Collection[str] | None) -> Way:
+    """Return ``way`` with the topics that destinations of its links deleted.
+
+    ``names`` are the topics to look for. None means all topics that have something of ``origin``, the origin of
+    messages from the source's clients. A cluster that does not answer is added to :attr:`Way.silent`.
+    """
+    leading = {way.target} | {name for name in peers.addresses if way.target in way.topology.reached_from(name)}
+    links = [
+        link
+        for each in way.links().values()
+        for link in each
+        if link.destination in leading and not {link.source, link.destination} & way.silent
+    ]
+    to_bring = await asyncio.gather(*(_left_to_bring(peers, link) for link in links))
+    clusters = sorted({name for link in links for name in (link.source, link.destination)})
+    asked = await asyncio.gather(*(_brief(peers, cluster, names) for cluster in clusters))
+    found = {cluster: brief for cluster, brief in zip(clusters, asked, strict=True) if brief is not None}
+    stopped = dict(way.stopped)
+    for link, left in zip(links, to_bring, strict=True):
+        here, there = found.get(link.source), found.get(link.destination)
+        if left is None or here is None or there is None:
+            continue
+        deleted = {
+            topic: Obstacle(_text(link, topic, here, there), lasting=False)
+            for topic, each in here.topics.items()
+            if topic not in there.topics
+            and topic not in left
+            and (origin in each["has"] if names is None else topic in names)
+            and way.topology.carries(link, topic)
+            and here.lets_through(topic, link.destination)
+        }
+        if deleted:
+            before = stopped.get(link.key, StoppedLink(link, False, {}))
+            stopped[link.key] = replace(before, halted={**deleted, **before.halted})
+    return replace(way, stopped=stopped, silent=way.silent | (set(clusters) - set(found)))
+
+
+async def _left_to_bring(peers: Peers, link: Link) -> Collection[str] | None:
+    """Return the topics of which a link has something left to bring; None if they are not known."""
+    try:
+        answer = await peers.call(link.source, "GET", f"/replication/v1/links/{quote(link.key, safe='')}")
+        backlogs, state = dict(answer["backlog_by_topic"]), answer["state"]
+    except (FailoverError, KeyError, TypeError, ValueError):
+        return None
+    return None if len(backlogs) >= BACKLOGS_SHOWN_MAX or state not in CONNECTED else backlogs
+
+
+async def _brief(peers: Peers, cluster: str, names: Collection[str] | None) -> Brief | None:
+    """Return which topics a cluster has, or which of ``names``; None if the cluster does not say so."""
+    body: dict[str, Any] = {"brief": True}
+    if names is not None and len(names) <= NAMES_MAX:
+        body["names"] = list(names)
+    try:
+        answer = await peers.call(cluster, "POST", f"{PATH}/topics", body, seconds_max=WORK_SECONDS_MAX)
+        return Brief(comparing.by_name(answer), answer.get("partitioned", {}))
+    except (FailoverError, KeyError, TypeError):
+        return None
+
+
+def _text(link: Link, topic: str, here: Brief, there: Brief) -> str:
+    """Return what an obstacle says of a topic that the link's destination deleted."""
+    command, name = "create", topic
+    if parse_topic(topic).partition >= 0:
+        base = base_name(topic)
+        partitions = here.partitioned.get(base, 0)
+        if partitions and not there.partitioned.get(base):
+            command, name = f"create-partitioned --partitions {partitions}", base
+    return (
+        f"{link.destination} has deleted {name}, and link {link.key} brings it back only with its next message or "
+        f"connection: `replicator topics {command} -f FILE --cluster {link.destination} {name}` makes it anew, and "
+        f"the link brings what {link.source} has of it"
+    )
