@@ -47,9 +47,8 @@ class Positions:
         """Return topics without positions: all, or those in ``names``.
 
         ``topics`` has of each its name, the clusters that get its messages (None: all), and the origins of what it has.
-        ``partitioned`` has, by the common name of partitions, their number; 0 if there is no such topic. Other tasks run
-        after every
-        :data:`TURN_TOPICS` topics.
+        ``partitioned`` has, by the common name of partitions, their number; 0 if there is no such topic. Other tasks
+        run after every :data:`TURN_TOPICS` topics.
         """
         found: list[dict[str, Any]] = []
         partitioned: dict[str, int] = {}
