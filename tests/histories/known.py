@@ -196,6 +196,15 @@ KNOWN: Final[Mapping[str, History]] = {
         _step("kill", at="b"),
         _step("make_anew", at="c", topic="t0"),
     ),
+    "a-link-brings-more-partitions": _history(
+        "mesh",
+        _step("grow", at="c", to=2),
+        _step("subscribe", at="c", topic="parts", name="l-exclusive", earliest=False),
+        _step("grow", at="a", to=4),
+        _step("publish", at="a", topic="parts", how="single", count=4),
+        _SETTLE,
+        _step("consume", at="c", topic="parts", name="l-exclusive", count=10, how="nothing", seed=1),
+    ),
     "a-copy-is-deleted-before-a-failover": _history(
         "pair",
         _publish("a"),

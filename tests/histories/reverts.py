@@ -106,9 +106,9 @@ REVERTS: Final[Mapping[str, tuple[Edit, ...]]] = {
     ),
     "added-partitions-get-no-subscriptions": (
         Edit(
-            "replicator.api.admin.topics",
-            "        if topic.partition >= before:\n            await _equip(topic, first)\n",
-            "        if topic.partition >= max(before, wanted):\n            await _equip(topic, first)\n",
+            "replicator.engine.topics.partitioned_topics",
+            "        if is_new and index and first is not None:\n",
+            "        if is_new and index and first is topic:\n",
         ),
     ),
     "trimmed-messages-are-claimed-by-a-later-generation": (

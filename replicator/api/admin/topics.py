@@ -16,7 +16,6 @@ from replicator.api.admin.errors import (
 from replicator.api.admin.requests import (
     ENGINE,
     flag_parameter,
-    logs_of,
     namespace_name,
     no_content,
     number_field,
@@ -26,9 +25,7 @@ from replicator.api.admin.requests import (
 )
 from replicator.api.admin.subscriptions import TOPIC
 from replicator.engine.errors import InvalidPartitions, TopicExists, TopicNotFound
-from replicator.engine.topic import Topic
 from replicator.engine.topics.partitions import PARTITIONS_MAX
-from snapshots.position import BEFORE_ALL
 
 NAMESPACE: Final = "/admin/v2/persistent/{tenant}/{namespace}"
 
@@ -124,35 +121,13 @@ async def grow(request: web.Request) -> web.Response:
     """Give a partitioned topic more partitions, with the subscriptions and policies that its first one has."""
     engine, name = request.app[ENGINE], str(topic_name(request))
     wanted = _partitions_of(await read_json(request))
-    before = engine.partitioned.count(name)
-    if not before:
+    if not engine.partitioned.count(name):
         raise NotPartitioned(f"cluster {engine.cluster!r} has no partitioned topic {name!r}")
     try:
         await engine.partitioned.grow(name, wanted)
     except InvalidPartitions as error:
         raise Unprocessable(str(error)) from None
-    first, *others = await logs_of(request)
-    for topic in others:
-        if topic.partition >= before:
-            await _equip(topic, first)
     return no_content()
-
-
-async def _equip(new: Topic, first: Topic) -> None:
-    """Give a new partition the settings that requests for the whole topic gave the first one. Its subscriptions start
-    at the beginning: they also get messages that come before they are there.
-    """
-    if first.policies.own is not None and new.policies.own is None:
-        await new.policies.set(first.policies.own)
-    for subscription in [each for each in first.subscriptions.values() if each.durable]:
-        state = subscription.cursor.state
-        await new.subscriptions.create(
-            subscription.name,
-            BEFORE_ALL,
-            replicated=state.replicated,
-            properties=dict(state.properties),
-            read_compacted=state.read_compacted,
-        )
 
 
 async def delete_partitioned(request: web.Request) -> web.Response:

@@ -5,6 +5,8 @@
 3. With the first change that names it, a namespace is made in the same transaction.
 4. A partitioned topic that this cluster deleted on purpose is not made again only because another cluster has it. It is
    made again with the first message, or if the other cluster's topic was made after that deletion.
+5. A new partition of an existing topic gets the subscriptions and policies of the first partition. A link that brings
+   the number makes it, too: messages of another cluster may come before any consumer connects.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from replicator.engine.errors import EngineError, InvalidPartitions, InvalidTopi
 from replicator.engine.lineage import Deletion
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
+from replicator.engine.topic import Topic
 from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.catalog import Catalog
 from replicator.engine.topics.catalog_changes import CatalogChanges
@@ -28,6 +31,7 @@ from replicator.engine.topics.origin_stores import OriginStores
 from replicator.engine.topics.partitions import TABLE, PartitionedTopic, base_name, check_new, check_plain
 from replicator.engine.topics.topic_deleting import TopicDeleting
 from replicator.engine.topics.topic_making import TopicMaking
+from snapshots.position import BEFORE_ALL
 
 PARTITIONS_AT_ONCE: Final = 1_000
 """Limit of partitions that are created together. They share a commit, and leave room for others in the writer's
@@ -235,8 +239,16 @@ class PartitionedTopics:
                 listener.on_partitions(wanted.name, wanted.partitions)
         for first in range(0, wanted.partitions, PARTITIONS_AT_ONCE):
             following = range(first, min(first + PARTITIONS_AT_ONCE, wanted.partitions))
-            await asyncio.gather(*(self._making.make(parse_topic(wanted.partition(index))) for index in following))
+            await asyncio.gather(*(self._make_partition(wanted, index, existing) for index in following))
         self._loaded.tell(changes)
+
+    async def _make_partition(self, wanted: PartitionedTopic, index: int, existing: PartitionedTopic | None) -> None:
+        name = wanted.partition(index)
+        is_new = existing is not None and (index >= existing.partitions or name not in self._loaded.by_name)
+        topic = await self._making.make(parse_topic(name))
+        first = self._loaded.by_name.get(wanted.partition(0))
+        if is_new and index and first is not None:
+            await _equip(topic, first)
 
     def _check_not_plain(self, wanted: PartitionedTopic) -> None:
         if wanted.name in self._loaded.by_name or wanted.name in self._changes.being_made:
@@ -245,3 +257,20 @@ class PartitionedTopics:
         being_made = (name for name in self._changes.being_made if name.startswith(prefix))
         for name in (*self._catalog.index.partitions_here(wanted.name), *being_made):
             check_plain(parse_topic(name), {wanted.name: wanted})
+
+
+async def _equip(new: Topic, first: Topic) -> None:
+    """Give a new partition the settings that requests for the whole topic gave the first one. Its subscriptions start
+    at the beginning: they also get messages that come before they are there.
+    """
+    if first.policies.own is not None and new.policies.own is None:
+        await new.policies.set(first.policies.own)
+    for subscription in [each for each in first.subscriptions.values() if each.durable]:
+        state = subscription.cursor.state
+        await new.subscriptions.create(
+            subscription.name,
+            BEFORE_ALL,
+            replicated=state.replicated,
+            properties=dict(state.properties),
+            read_compacted=state.read_compacted,
+        )
