@@ -211,8 +211,17 @@ class Model(Judging):
         sent = self.topic(found.topic).sent
         found.forget([uid for uid in found.wanted if sent[uid].origin in found.startless])
 
-    def acknowledged(self, subscription: Subscription, cluster: str, uids: Collection[str]) -> None:
-        """Record that ``cluster`` confirmed the acknowledgement of the messages ``uids``."""
+    def acknowledged(
+        self, subscription: Subscription, cluster: str, uids: Collection[str], *, confirmed: bool = True
+    ) -> None:
+        """Record that ``cluster`` confirmed the acknowledgement of the messages ``uids``.
+
+        If it did not confirm the acknowledgement, this may be lost while clusters join the starts of a subscription
+        that two of them made: that moves the subscription, and its consumers start anew.
+        """
+        if not confirmed and subscription.untold is not None:
+            subscription.forget(uids)
+            return
         subscription.acknowledged.update(uids)
         if subscription.unsettled_seek in (None, cluster):
             subscription.told.setdefault(cluster, set()).update(uids)

@@ -246,7 +246,8 @@ class Traffic(Operating):
         for answer in answers:
             if isinstance(answer, BaseException):
                 await self._in_time(_raised(answer), f"acknowledging at {at}")
-        self.model.acknowledged(subscription, at, {uid_of(message) for message in chosen})
+        chosen_uids = {uid_of(message) for message in chosen}
+        self.model.acknowledged(subscription, at, chosen_uids, confirmed=not self._official)
 
     def _judge(self, subscription: Subscription, at: str, got: list[Message]) -> None:
         for message in got:
