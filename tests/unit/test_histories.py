@@ -13,13 +13,14 @@ import pytest
 from histories.drawing import KINDS, MEANWHILE_PLANNED, WHILE_RECLAIMING, draw
 from histories.edits import WHOLE_PASS, Edit
 from histories.judging import Violation
+from histories.known import KNOWN
 from histories.model import Model
 from histories.pauses import POINTS
 from histories.reverts import REVERTS
 from histories.running import PATIENCE_ALONE, History, Outcome, drawn_history, settled_alone
 from histories.shapes import SHAPES
 from histories.shrink import failure_kind, shrunk
-from histories.steps import Step, describe, possible
+from histories.steps import NAMED, Step, describe, possible
 from histories.watch import LOOK_SECONDS, PATIENCE, STILL_LOOKS, Late, Watch, cpu_seconds
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,12 @@ def followed(model: Model, step: Step) -> None:
         for uid in uids:
             model.sending(given["topic"], at, uid)
         model.confirmed(given["topic"], uids)
+    elif step.name == "publish_named":
+        for number in range(given["first"], given["first"] + given["count"]):
+            uid = f"{given['producer']}-{number}-{given['content']}"
+            if uid not in model.topic(NAMED).sent:
+                model.sending(NAMED, at, uid, delayed=True)
+            model.confirmed(NAMED, [uid], at)
     elif step.name == "subscribe":
         model.subscribed(
             given["topic"], given["name"], at, replicated=given["name"].startswith("r-"), earliest=given["earliest"]
@@ -109,6 +116,19 @@ def test_each_kind_of_step_is_drawn_and_only_where_it_is_possible(shape: object)
     joins = {"join"}
     """Only where another cluster can join."""
     assert set(KINDS) - seen <= rare | two_ways | joins
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_no_step_of_a_known_sequence_is_left_out_because_it_is_not_possible(name: str) -> None:
+    history = KNOWN[name]
+    model = Model(history.shape, deduplication=history.deduplication, joins=history.joins)
+    for step in history.steps or ():
+        assert possible(step, model), step
+        followed(model, step)
+
+
+def test_each_fix_that_can_be_taken_back_has_a_known_sequence_of_its_name() -> None:
+    assert REVERTS.keys() - KNOWN.keys() == set(), "write one that fails with `--known --revert NAME`, and only then"
 
 
 def a_pair() -> Model:
