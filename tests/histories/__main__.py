@@ -29,7 +29,7 @@ SEEDS_OF_COMMIT: Final = 10**9
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run histories; return 1 if one failed."""
+    """Run histories; return 1 if one failed, or did not run although there is no limit."""
     parser = argparse.ArgumentParser(prog="histories", description=__doc__)
     parser.add_argument("-n", type=int, default=100, help="histories to run")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first one")
@@ -77,7 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 left = left[max(1, len(outcomes)) :]
     print("\n".join(report.summary()))
     print(f"{report.histories} histories, {report.failed} failed, {time.monotonic() - began:.0f} s")
-    return 1 if report.failed else 0
+    missing = 0 if chosen.seconds or chosen.first else len(drawn) - report.histories
+    if missing:
+        print(f"{missing} histories did not run")
+    return 1 if report.failed or missing else 0
 
 
 def batches_of(drawn: Sequence[History]) -> list[list[History]]:

@@ -10,19 +10,22 @@ from typing import Any
 from engine_support import TOPIC, eventually, message
 
 from replicator.engine.engine import Engine
+from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.writer import CopiedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.types import Ack, LoggedEntry
+from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.sync.routes import DirectRoutes, TopologyRoutes
 from replicator.sync.service import SubscriptionSync
 from replicator.topology import Topology
+from snapshots.ack_vector import AckVector, OriginAcks
 from snapshots.actions import ControllerSettings
-from snapshots.position import BEFORE_ALL
+from snapshots.markers import SubscriptionsUpdate, SubscriptionUpdate, encode_marker
+from snapshots.position import BEFORE_ALL, Position
+from snapshots.position_set import PositionSet
 
 FAST = ControllerSettings(snapshot_interval_ms=5, update_interval_ms=2, whole_interval_ms=0)
-
-
 """Settings by which every update carries the whole state."""
 
 
@@ -98,6 +101,26 @@ async def carry_until(condition: Callable[[], bool], *links: tuple[Cluster, Clus
 
 async def consume_all(cluster: Cluster) -> None:
     await cluster.subscription.acknowledge([Ack(entry.position) for entry in cluster.messages()])
+
+
+def acked(name: str, entry: int, generation: int = 1) -> SubscriptionUpdate:
+    """Return what ``b`` tells of a subscription in which it acknowledged one message."""
+    acks = OriginAcks(7, [], PositionSet([Position(9, entry)]))
+    return SubscriptionUpdate(name, {}, generation, AckVector({"b": acks}))
+
+
+def entry_of(update: SubscriptionUpdate) -> bytes:
+    """Return the marker with which ``b`` tells an update."""
+    marker_type, payload = encode_marker(SubscriptionsUpdate((update,)))
+    metadata = MessageMetadata(producer_name="b", sequence_id=0, publish_time=1, marker_type=int(marker_type))
+    return encode_entry(metadata, payload)
+
+
+async def started(engine: Engine) -> tuple[Topic, SubscriptionSync]:
+    """Start the sync of an engine whose only peer is ``b``; return it with a topic."""
+    sync = SubscriptionSync(engine, peers=["b"], reachable_origins=["b"], settings=FAST, index=NoIndex())
+    await sync.start()
+    return await engine.topic(TOPIC), sync
 
 
 async def trim(cluster: Cluster) -> None:

@@ -110,6 +110,20 @@ def test_the_program_is_an_input_of_each_step_that_runs_it_and_of_no_other() -> 
     assert runs_it == {"chart-and-program", "pods", "packages", "browser"}
 
 
+def test_a_step_of_the_chart_does_not_run_for_what_only_another_one_reads() -> None:
+    rendering, installing, pods = {"chart-and-program"}, {"chart"}, {"pods"}
+    runs = {
+        "tests/helm/golden/minimal.yaml": rendering,
+        "tests/helm/static/test_values.py": rendering,
+        "helm/slim.lock": rendering,
+        "tests/helm/installing/test_upgrades.py": installing,
+        "tests/pods/test_upgrades.py": pods,
+        "tests/helm/values/minimal.yaml": rendering | installing | pods,
+        "helm/replicator/values.yaml": rendering | installing | pods,
+    }
+    assert {file: {name for name, step in STEPS.items() if step.reads(file)} for file in runs} == runs
+
+
 def test_a_pattern_that_no_file_matches_is_an_error() -> None:
     step = replace(STEPS["site"], patterns=("docs/", "gone.md"))
     with pytest.raises(keyed.ListBroken, match=r"site in \.ci/inputs\.toml: no file is gone\.md"):

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -103,10 +104,6 @@ def test_all_steps_run_and_a_second_run_skips_those_with_keys_and_says_so(projec
     assert [each for each in ran if each in others] == others
     assert sorted(ran) == sorted(["venv", "browser browser", *chart, *others])
     assert ran.index("browser browser") > ran.index("e2e")
-    (twice,) = re.findall(r"addopts of e2e: --deselect=(\S+)\n", said)
-    file, _, name = twice.partition("::")
-    assert f"def {name}(" in (CI.parent / file).read_text()
-    assert "addopts of test: --ignore=tests/helm/static\n" in said
     times = said.partition(TIMES)[2].splitlines()
     assert [line for line in times if not re.fullmatch(r"\d+ s  [\d.]+ %  \d+ %  \S.*", line)] == []
     named = [line.split(" %  ")[2] for line in times]
@@ -118,6 +115,42 @@ def test_all_steps_run_and_a_second_run_skips_those_with_keys_and_says_so(projec
     assert sorted(project.done()) == sorted(["venv", "test", "e2e", "peers", "monitoring", "histories", "pythons"])
     for step in STEPS:
         assert f"== {step}\n{step}: skipped" in said
+
+
+def test_a_step_leaves_out_what_another_step_runs_and_nothing_else(project: Project) -> None:
+    """pytest itself says what is left: some options do nothing for tests that ``testpaths`` names."""
+    addopts = dict(re.findall(r"addopts of (\w+):(.*)\n", project.run()[1]))
+    assert addopts.keys() == {"test", "e2e"}
+    chart = "tests/helm/static"
+    assert (
+        chart in tomllib.loads((CI.parent / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["testpaths"]
+    )
+    assert chart in tomllib.loads((CI / "inputs.toml").read_text())["chart-and-program"]["command"]
+    paths = [chart, "tests/unit/test_docs_links.py", "tests/e2e/test_random_histories.py", "tests/e2e/test_tutorial.py"]
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "-p",
+            "no:cacheprovider",
+            "-o",
+            f"testpaths={' '.join(paths)}",
+        ],
+        cwd=CI.parent,
+        env={**os.environ, "PYTEST_ADDOPTS": " ".join(addopts.values())},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = {line for line in ran.stdout.splitlines() if line.startswith("tests/")}
+    assert {each for each in found if "/e2e/" in each} == {
+        "tests/e2e/test_random_histories.py::test_histories_end_as_users_may_expect[random]",
+        "tests/e2e/test_tutorial.py::test_the_tutorial_has_its_files_and_its_steps",
+    }
+    assert {each.partition("::")[0] for each in found if "/e2e/" not in each} == {"tests/unit/test_docs_links.py"}
 
 
 def test_a_failed_step_is_shown_last_and_the_others_of_its_lane_run_all_the_same(project: Project) -> None:

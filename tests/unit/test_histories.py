@@ -6,10 +6,12 @@ import asyncio
 import itertools
 import os
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from histories import __main__ as commands
 from histories.drawing import KINDS, MEANWHILE_PLANNED, WHILE_RECLAIMING, draw
 from histories.edits import WHOLE_PASS, Edit
 from histories.judging import Violation
@@ -593,3 +595,15 @@ def test_a_history_is_shown_as_a_program() -> None:
         "    await world.pause(source='a', to='b')",
         "    await world.finish()",
     ]
+
+
+def test_a_run_without_a_limit_fails_if_histories_did_not_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(commands.forked_commands.EDITED, "")
+    monkeypatch.setattr(commands, "served_postgres", nullcontext)
+    monkeypatch.setattr(commands.forked_commands, "run", lambda *_, **__: None)
+    monkeypatch.setattr(commands, "run", lambda *_, **__: [])
+    assert commands.main(["--known"]) == 1
+    assert capsys.readouterr().out.endswith(f"{len(commands.KNOWN)} histories did not run\n")
+    assert commands.main(["--known", "--seconds", "60"]) == 0

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from engine_support import HeldClock, Inbox, eventually, make_block, message, opened, settled
+from restored_support import acked, entry_of, started
 from sync_node_support import TOPIC, Node, backlog, consuming, mesh, synced
-from test_sync_ignored import acked, entry_of, started
 
 from replicator.engine.engine import Engine
 from replicator.engine.errors import StoreFull, SubscriptionNotFound

@@ -10,23 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support import TOPIC, eventually, make_block, message, opened
-from restored_support import FAST, NoIndex
+from engine_support import eventually, make_block, message, opened
+from restored_support import acked, entry_of, started
 
 from replicator.engine.engine import Engine
 from replicator.engine.log.block import BlockKind
-from replicator.engine.log.entry import encode_entry
 from replicator.engine.log.requests import CopiedBlock
 from replicator.engine.log.store_tables import BLOCK_KEY
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
-from replicator.metadata.metadata_pb2 import MessageMetadata
 from replicator.sync import marker_log
 from replicator.sync.service import SubscriptionSync
-from snapshots.ack_vector import AckVector, OriginAcks
-from snapshots.markers import Marker, SubscriptionsUpdate, SubscriptionUpdate, decode_marker, encode_marker
+from snapshots.markers import Marker, SubscriptionsUpdate, SubscriptionUpdate, decode_marker
 from snapshots.position import BEFORE_ALL, Position
-from snapshots.position_set import PositionSet
 
 MARKERS = 4_000
 BLOCK = 500
@@ -53,17 +49,6 @@ class Peer:
         """Acknowledge message after message, each in a marker of its own, for one of ``names`` after another."""
         for first in range(0, MARKERS, BLOCK):
             await self.says(*(acked(names[each % len(names)], each) for each in range(first, first + BLOCK)))
-
-
-def acked(name: str, entry: int, generation: int = 1) -> SubscriptionUpdate:
-    acks = OriginAcks(7, [], PositionSet([Position(9, entry)]))
-    return SubscriptionUpdate(name, {}, generation, AckVector({"b": acks}))
-
-
-def entry_of(update: SubscriptionUpdate) -> bytes:
-    marker_type, payload = encode_marker(SubscriptionsUpdate((update,)))
-    metadata = MessageMetadata(producer_name="b", sequence_id=0, publish_time=1, marker_type=int(marker_type))
-    return encode_entry(metadata, payload)
 
 
 class Decoded:
@@ -100,12 +85,6 @@ async def heard_nothing(path: Path, *names: str) -> AsyncIterator[tuple[Subscrip
             await topic.subscriptions.create(name, BEFORE_ALL, replicated=False)
         yield sync, topic, Peer(topic)
         await sync.stop()
-
-
-async def started(engine: Engine) -> tuple[Topic, SubscriptionSync]:
-    sync = SubscriptionSync(engine, peers=["b"], reachable_origins=["b"], settings=FAST, index=NoIndex())
-    await sync.start()
-    return await engine.topic(TOPIC), sync
 
 
 def heard(sync: SubscriptionSync, subscription: Subscription) -> int:
