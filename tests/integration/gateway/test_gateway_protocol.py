@@ -283,6 +283,17 @@ def test_failover_consumers_are_told_who_is_active(gateway: ServedEngine, topic:
         assert (now.consumer_id, now.is_active) == (2, True)
 
 
+def test_a_failover_consumer_is_not_told_with_the_answer_to_its_subscribe(
+    gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Go client knows the consumer only a moment later, and drops what comes before."""
+    monkeypatch.setattr("replicator.gateway.consuming.FIRST_ACTIVE_CHANGE_SECONDS", 3600.0)
+    with BareClient(gateway.port) as client:
+        subscribe(client, topic, subType=SubType.Failover)
+        client.ping()
+        assert client._steps == []
+
+
 def test_properties_of_a_subscription_and_its_start_are_kept(gateway: ServedEngine, topic: str) -> None:
     with BareClient(gateway.port) as client:
         ids = published(client, topic, 3)
