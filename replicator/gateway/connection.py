@@ -396,6 +396,9 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._call_later)
         self._later.append(call)
 
+    def after(self, seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(seconds, call)
+
     def _call_later(self) -> None:
         calls, self._later = self._later, []
         began = self._turns.clock()

@@ -14,9 +14,11 @@ looked up by the exact mapping, and never compared by number (invariant 5).
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from pyroaring import BitMap
 
@@ -46,6 +48,10 @@ from replicator.protocol.server import NO_REQUEST
 from replicator.protocol.values import ack_set, message_id
 from replicator.protocol.versions import ACTIVE_CONSUMER_SINCE, CLOSE_BY_SERVER_SINCE
 from snapshots.position import BEFORE_ALL, Position
+
+FIRST_ACTIVE_CHANGE_SECONDS: Final = 1.0
+"""Time until a Failover consumer first hears whether it is active, as at an Apache Pulsar broker. The Go client drops
+what comes right behind the answer to its SUBSCRIBE."""
 
 
 def last_message_answer(last: LastMessage, partition: int) -> CommandGetLastMessageIdResponse:
@@ -83,6 +89,12 @@ class ConsumerSession:
         self.acknowledge = self._acknowledging.acknowledge
         self._permits = Permits(topic.admission.entry_bytes_max)
         self._over = False
+        self._active = False
+        """Whether this is the active consumer of a Failover subscription."""
+        self._told_active = extended
+        """Whether the client is told of a change at once. Clients that are not ours are, from the first news on."""
+        self._first_news: asyncio.TimerHandle | None = None
+        """Tells such a client for the first time whether its consumer is active."""
         self.consumer: EngineConsumer
 
     def connected(self, consumer: EngineConsumer) -> None:
@@ -133,7 +145,7 @@ class ConsumerSession:
             for code, reason in closed:
                 self._let_go(code, reason)
             raise
-        self._over = True
+        self._end()
 
     def last_message_id(self) -> CommandGetLastMessageIdResponse:
         """Return the protocol's answer: the last message that the client can receive, and the mark-delete position.
@@ -172,7 +184,7 @@ class ConsumerSession:
 
     def close(self) -> None:
         """Close the consumer after the client closed it or has gone. Its unacknowledged messages go to others."""
-        self._over = True
+        self._end()
         consumer = self.consumer
         consumer.on_closed = consumer.on_restarted = consumer.on_active_change = consumer.on_reached_end = None
         consumer.close()
@@ -236,8 +248,22 @@ class ConsumerSession:
     def _active_change(self, active: bool) -> None:
         if not self._wire.understands(ACTIVE_CONSUMER_SINCE):
             return
-        change = CommandActiveConsumerChange(consumer_id=self._id, is_active=active)
+        self._active = active
+        if self._told_active:
+            self._tell_active()
+        elif self._first_news is None:
+            self._first_news = self._wire.after(FIRST_ACTIVE_CHANGE_SECONDS, self._tell_active)
+
+    def _tell_active(self) -> None:
+        self._told_active = True
+        change = CommandActiveConsumerChange(consumer_id=self._id, is_active=self._active)
         self._wire.send(BaseCommand(type=BaseCommand.ACTIVE_CONSUMER_CHANGE, active_consumer_change=change))
+
+    def _end(self) -> None:
+        """Note that the client's consumer is gone: no news of it is sent any more."""
+        self._over = True
+        if self._first_news is not None:
+            self._first_news.cancel()
 
     def _reached_end(self) -> None:
         if self._wire.knows_end_of_topic():
@@ -258,7 +284,7 @@ class ConsumerSession:
     def _let_go(self, code: str, reason: str) -> None:
         if self._over:
             return
-        self._over = True
+        self._end()
         if self._wire.consumer_gone(self._id, self):
             if not self._wire.understands(CLOSE_BY_SERVER_SINCE):
                 self._wire.fail(reason)

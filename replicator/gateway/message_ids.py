@@ -48,6 +48,9 @@ class SeekPositions(Generic[V]):
             del self._by_consumer[next(iter(self._by_consumer))]
         self._by_consumer[consumer_id] = sought
 
+    def get(self, consumer_id: int) -> V | None:
+        return self._by_consumer.get(consumer_id)
+
     def take(self, consumer_id: int) -> V | None:
         return self._by_consumer.pop(consumer_id, None)
 

@@ -153,14 +153,13 @@ async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, sl
         topic = await connection.engine.topic(wanted.topic, create=wanted.force_topic_creation)
         await schemas.check_consumer(connection, topic.name, schemas.schema_of(wanted))
         epoch = wanted.consumer_epoch if wanted.HasField("consumer_epoch") else None
-        start, known_as = start_of(topic, wanted)
-        put_at = connection.put_at.take(wanted.consumer_id)
-        if put_at is not None and start is None and not wanted.durable:
-            start = put_at  # by a seek to a time, after which clients do not say where they are
-        elif wanted.start_message_rollback_duration_sec:
+        put_at = None if wanted.durable else connection.put_at.get(wanted.consumer_id)
+        # After a seek to a time, clients may still send the start that they had before.
+        start, known_as = start_of(topic, wanted) if put_at is None else (put_at, None)
+        if put_at is None and wanted.start_message_rollback_duration_sec:
             since_ms = topic.writer.wall_clock_ms() - 1000 * wanted.start_message_rollback_duration_sec
             start = await topic.reading.position_at_time(max(since_ms, 0), after=topic.log.trimmed)
-        known_as = connection.known_as.take(wanted.consumer_id) or known_as
+        known_as = connection.known_as.get(wanted.consumer_id) or known_as
         session = ConsumerSession(
             connection,
             wanted.consumer_id,
@@ -174,12 +173,14 @@ async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, sl
         consumer = await topic.subscribe(wanted.subscription, options, session.deliver)
     except InvalidSeek as error:
         consumers.failed(slot)
+        _forget_seek(connection, wanted.consumer_id)
         # Clients would try again and again with the code that they have for it when they seek.
         connection.refuse(wanted.request_id, error, ServerError.NotAllowedError)
         return
     except BaseException:
         consumers.failed(slot)
         raise
+    _forget_seek(connection, wanted.consumer_id)
     consumer.share = connection.share
     session.connected(consumer)
     if consumers.opened(slot, session):
@@ -188,11 +189,16 @@ async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, sl
         session.close()
 
 
+def _forget_seek(connection: Connection, consumer_id: int) -> None:
+    """Forget where a seek put the consumer, which is there now, or does not come back."""
+    connection.known_as.take(consumer_id)
+    connection.put_at.take(consumer_id)
+
+
 def close_consumer(connection: Connection, frame: Frame) -> None:
     """CLOSE_CONSUMER: close a consumer. It succeeds also if there is none."""
     wanted = frame.command.close_consumer
-    connection.known_as.take(wanted.consumer_id)
-    connection.put_at.take(wanted.consumer_id)
+    _forget_seek(connection, wanted.consumer_id)
     session: ConsumerSession | None = connection.state.consumers.close(wanted.consumer_id)
     if session is not None:
         session.close()

@@ -55,6 +55,9 @@ class Wire(Protocol):
         """Call ``call`` once the event loop has handled what arrived in this turn. Calls come in the order of this
         method's calls."""
 
+    def after(self, seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call ``call`` after ``seconds``. The caller cancels it when its session ends."""
+
     def held(self, size_bytes: int) -> None:
         """Count bytes of the client that wait for the engine; ``size_bytes`` is negative if fewer wait."""
 

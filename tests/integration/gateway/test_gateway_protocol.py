@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from gateway_support import BareClient, ServedEngine
+from raw_command_support import flow, produce, publish, subscribe
 from verify_support import change_block, flipped
 
 from replicator.engine.errors import ClusterFenced, SubscriptionBusy
@@ -23,7 +24,6 @@ from replicator.protocol.commands_pb2 import (
     CommandCloseConsumer,
     CommandCloseProducer,
     CommandConsumerStats,
-    CommandFlow,
     CommandGetLastMessageId,
     CommandGetTopicsOfNamespace,
     CommandLookupTopic,
@@ -31,7 +31,6 @@ from replicator.protocol.commands_pb2 import (
     CommandPartitionedTopicMetadata,
     CommandPing,
     CommandPong,
-    CommandProducer,
     CommandRedeliverUnacknowledgedMessages,
     CommandSeek,
     CommandSend,
@@ -47,42 +46,7 @@ from replicator.protocol.errors import Refused
 from replicator.protocol.frames import encode, encode_head
 
 T = BaseCommand.Type
-EARLIEST = CommandSubscribe.InitialPosition.Earliest
 SubType = CommandSubscribe.SubType
-
-
-def subscribe(client: BareClient, topic: str, *, consumer_id: int = 1, name: str = "s", **fields: Any) -> Any:
-    fields = {"subType": SubType.Exclusive, "initialPosition": EARLIEST, **fields}
-    return client.request(
-        lambda request_id: BaseCommand(
-            type=T.SUBSCRIBE,
-            subscribe=CommandSubscribe(
-                topic=topic, subscription=name, consumer_id=consumer_id, request_id=request_id, **fields
-            ),
-        )
-    )
-
-
-def produce(client: BareClient, topic: str, *, producer_id: int = 1, **fields: Any) -> Any:
-    return client.request(
-        lambda request_id: BaseCommand(
-            type=T.PRODUCER,
-            producer=CommandProducer(topic=topic, producer_id=producer_id, request_id=request_id, **fields),
-        )
-    )
-
-
-def publish(
-    client: BareClient, *, producer_id: int = 1, sequence_id: int = 0, payload: bytes = b"m", at_ms: int = 1
-) -> None:
-    metadata = MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=at_ms)
-    entry = encode_entry(metadata, payload)
-    command = CommandSend(producer_id=producer_id, sequence_id=sequence_id, num_messages=1)
-    client.socket.sendall(encode_head(BaseCommand(type=T.SEND, send=command), len(entry)) + entry)
-
-
-def flow(client: BareClient, permits: int, *, consumer_id: int = 1) -> None:
-    client.send(BaseCommand(type=T.FLOW, flow=CommandFlow(consumer_id=consumer_id, messagePermits=permits)))
 
 
 def ack(*ids: MessageIdData, consumer_id: int = 1, **fields: Any) -> BaseCommand:
@@ -317,6 +281,17 @@ def test_failover_consumers_are_told_who_is_active(gateway: ServedEngine, topic:
         )
         now = client.next(T.ACTIVE_CONSUMER_CHANGE).command.active_consumer_change
         assert (now.consumer_id, now.is_active) == (2, True)
+
+
+def test_a_failover_consumer_is_not_told_with_the_answer_to_its_subscribe(
+    gateway: ServedEngine, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Go client knows the consumer only a moment later, and drops what comes before."""
+    monkeypatch.setattr("replicator.gateway.consuming.FIRST_ACTIVE_CHANGE_SECONDS", 3600.0)
+    with BareClient(gateway.port) as client:
+        subscribe(client, topic, subType=SubType.Failover)
+        client.ping()
+        assert client._steps == []
 
 
 def test_properties_of_a_subscription_and_its_start_are_kept(gateway: ServedEngine, topic: str) -> None:

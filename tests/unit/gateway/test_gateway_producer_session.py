@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from engine_support import TOPIC, eventually, message, opened
 from hypothesis import given
 from hypothesis import strategies as st
+from wire_support import Connected
 
 from replicator.engine.admission import Admission
 from replicator.engine.errors import EngineError, NotAllowedError
@@ -24,60 +25,9 @@ from replicator.engine.producing.publish_order import OrderTicket
 from replicator.engine.topic import Topic
 from replicator.engine.types import ProducerOptions
 from replicator.gateway.producing import ProducerSession
-from replicator.gateway.wire import PendingReceipts
 from replicator.protocol.commands_pb2 import BaseCommand
 from replicator.protocol.data_commands import Sends
 from snapshots.position import BEFORE_ALL, Position
-
-
-class Connected:
-    """A connection that notes what its sessions write."""
-
-    def __init__(self, admission: Admission) -> None:
-        self.admission = admission
-        self.writable = True
-        self.unanswered: dict[PendingReceipts, None] = {}
-        self.held_bytes = 0
-        self.frames: list[bytes] = []
-        self.tasks: list[asyncio.Task[None]] = []
-
-    def send(self, command: BaseCommand) -> None:
-        self.frames.append(command.SerializeToString())
-
-    def write(self, frames: bytes) -> None:
-        self.frames.append(frames)
-
-    def fail(self, reason: str) -> None:
-        raise AssertionError(reason)
-
-    def wants_broker_metadata(self) -> bool:
-        return False
-
-    def understands(self, since: int) -> bool:
-        return True
-
-    def knows_end_of_topic(self) -> bool:
-        return True
-
-    def work(
-        self, call: Coroutine[Any, Any, None], name: str, *, to_the_end: bool = False, waits: bool = False
-    ) -> asyncio.Task[None]:
-        self.tasks.append(asyncio.get_running_loop().create_task(call))
-        return self.tasks[-1]
-
-    def later(self, call: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_soon(call)
-
-    def held(self, size_bytes: int) -> None:
-        self.held_bytes += size_bytes
-
-    def producer_gone(self, producer_id: int, session: object) -> bool:
-        return True
-
-    def consumer_put_at(self, consumer_id: int, mark_delete: Position) -> None: ...
-
-    def consumer_gone(self, consumer_id: int, session: object) -> bool:
-        return True
 
 
 def sends(*entries: bytes) -> Sends:
