@@ -2,7 +2,8 @@
 
 Reading one shows what Pulsar shows where nothing was set, so that tools which read all policies of a namespace go on.
 Setting one to what is so in any case is accepted: it asks for nothing. Any other value is refused with the reason,
-never ignored. Taking one back is accepted: there is nothing to take.
+never ignored. Taking one back is accepted: there is nothing to take. As in all bodies, a number or a boolean may be a
+JSON text.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from replicator.api.admin.requests import scalar
 
 NO_RATES: Final = "there are no rate limits"
 NO_OFFLOAD: Final = "there is no offloading: all of a topic is in the worker's store"
@@ -29,25 +32,28 @@ class AbsentPolicy:
 
 
 def _is(*values: Any) -> Callable[[Any], bool]:
-    return lambda body: any(body is value or (type(body) is type(value) and body == value) for value in values)
+    def asks_nothing(body: Any) -> bool:
+        body = scalar(body)
+        return any(body is value or (type(body) is type(value) and body == value) for value in values)
+
+    return asks_nothing
 
 
 def _unlimited(body: Any) -> bool:
     """Return whether a rate means "no limit": it is 0 or less."""
     return isinstance(body, dict) and all(
         not isinstance(value, int | float) or isinstance(value, bool) or value <= 0
-        for name, value in body.items()
-        if name != _PERIOD
+        for value in (scalar(value) for name, value in body.items() if name != _PERIOD)
     )
 
 
 def _one_copy(body: Any) -> bool:
     numbers = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
-    return isinstance(body, dict) and all(body.get(name) in (None, 0, 1) for name in numbers)
+    return isinstance(body, dict) and all(scalar(body.get(name)) in (None, 0, 1) for name in numbers)
 
 
 def _kept_when_unused(body: Any) -> bool:
-    return isinstance(body, dict) and body.get("deleteWhileInactive") is False
+    return isinstance(body, dict) and scalar(body.get("deleteWhileInactive")) is False
 
 
 def _all_types(body: Any) -> bool:
@@ -70,7 +76,7 @@ ABSENT_POLICIES: Final[Mapping[str, AbsentPolicy]] = {
     "inactiveTopicPolicies": AbsentPolicy("topics are not deleted when nobody uses them", None, _kept_when_unused),
     "persistence": AbsentPolicy("a worker keeps one copy; copies in other clusters are made by links", None, _one_copy),
     "deduplicationSnapshotInterval": AbsentPolicy(
-        "what deduplication knows is written with every commit", None, lambda body: isinstance(body, int)
+        "what deduplication knows is written with every commit", None, lambda body: isinstance(scalar(body), int)
     ),
     "offloadThreshold": AbsentPolicy(NO_OFFLOAD, -1, _is(-1)),
     "offloadThresholdInSeconds": AbsentPolicy(NO_OFFLOAD, -1, _is(-1)),

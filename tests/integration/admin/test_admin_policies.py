@@ -67,6 +67,28 @@ def test_a_policy_is_set_counts_is_shown_and_is_unset(
     asyncio.run(main())
 
 
+def test_a_number_or_a_boolean_may_come_as_a_json_text(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            topic = await admin.engine.topic(FULL)
+            await admin.done("POST", f"{EU}/messageTTL", "60")
+            await admin.done("POST", f"{EU}/deduplicationEnabled", "true")
+            await admin.done("POST", f"{EU}/retention", {"retentionTimeInMinutes": "-1", "retentionSizeInMB": "7"})
+            policies = topic.policies.effective
+            assert (policies.message_ttl_seconds, policies.deduplication) == (60, True)
+            assert policies.retention == Retention(None, 7 * 1024 * 1024)
+            await admin.done("POST", f"{EU}/maxSubscriptionsPerTopic", "0")
+            await admin.done("POST", f"{EU}/dispatchRate", {"dispatchThrottlingRateInMsg": "-1"})
+            await admin.refused(501, "POST", f"{EU}/dispatchRate", {"dispatchThrottlingRateInMsg": "5"})
+            await admin.done("POST", f"{EU}/encryptionRequired", "false")
+            await admin.refused(501, "POST", f"{EU}/encryptionRequired", "true")
+            for text in ("", "1.5", "0x10", "60 s", "٣"):
+                await admin.refused(400, "POST", f"{EU}/messageTTL", text)
+            assert topic.policies.effective == policies
+
+    asyncio.run(main())
+
+
 def test_a_strategy_that_is_undefined_is_that_of_the_level_below(tmp_path: Path) -> None:
     async def main() -> None:
         async with administered(tmp_path) as admin:
@@ -154,7 +176,7 @@ def test_a_policy_of_a_partitioned_topic_is_that_of_every_partition(tmp_path: Pa
     [
         ("retention", {"retentionTimeInMinutes": 1}, 400, "retentionSizeInMB"),
         ("retention", {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1, "retentionDays": 1}, 400, "retentionDays"),
-        ("retention", {"retentionTimeInMinutes": "1", "retentionSizeInMB": 1}, 400, "retentionTimeInMinutes"),
+        ("retention", {"retentionTimeInMinutes": "1h", "retentionSizeInMB": 1}, 400, "retentionTimeInMinutes"),
         ("retention", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 1}, 412, "retentionTimeInMinutes"),
         ("retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 1}, 400, "both to 0"),
         ("retention", 7, 400, "retention"),
