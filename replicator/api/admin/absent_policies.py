@@ -17,7 +17,13 @@ from replicator.api.admin.requests import scalar
 NO_RATES: Final = "there are no rate limits"
 NO_OFFLOAD: Final = "there is no offloading: all of a topic is in the worker's store"
 TYPES: Final = frozenset({"Exclusive", "Shared", "Failover", "Key_Shared"})
-_PERIOD: Final = "ratePeriodInSecond"
+RATES: Final = (
+    "dispatchThrottlingRateInMsg",
+    "dispatchThrottlingRateInByte",
+    "publishThrottlingRateInMsg",
+    "publishThrottlingRateInByte",
+    "subscribeThrottlingRatePerConsumer",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +49,13 @@ def _unlimited(body: Any) -> bool:
     """Return whether a rate means "no limit": it is 0 or less."""
     return isinstance(body, dict) and all(
         not isinstance(value, int | float) or isinstance(value, bool) or value <= 0
-        for value in (scalar(value) for name, value in body.items() if name != _PERIOD)
+        for value in (scalar(body.get(name)) for name in RATES)
     )
+
+
+def _unlimited_everywhere(body: Any) -> bool:
+    """Return whether rates by cluster all mean "no limit"."""
+    return isinstance(body, dict) and all(map(_unlimited, body.values()))
 
 
 def _one_copy(body: Any) -> bool:
@@ -101,3 +112,46 @@ ABSENT_POLICIES: Final[Mapping[str, AbsentPolicy]] = {
     "properties": AbsentPolicy("there are no properties of topics and namespaces", {}, _is({})),
 }
 """By the name in the path, of namespaces and topics alike."""
+
+_RATES: Final = AbsentPolicy(NO_RATES, asks_nothing=_unlimited_everywhere)
+
+ABSENT_FIELDS: Final[Mapping[str, AbsentPolicy]] = {
+    **dict.fromkeys(
+        (
+            "clusterDispatchRate",
+            "topicDispatchRate",
+            "subscriptionDispatchRate",
+            "replicatorDispatchRate",
+            "clusterSubscribeRate",
+            "publishMaxMessageRate",
+        ),
+        _RATES,
+    ),
+    "latency_stats_sample_rate": AbsentPolicy("latencies are not sampled"),
+    "persistence": ABSENT_POLICIES["persistence"],
+    "subscription_expiration_time_minutes": ABSENT_POLICIES["subscriptionExpirationTime"],
+    "encryption_required": ABSENT_POLICIES["encryptionRequired"],
+    "inactive_topic_policies": ABSENT_POLICIES["inactiveTopicPolicies"],
+    "max_consumers_per_subscription": _COUNT,
+    "max_subscriptions_per_topic": _COUNT,
+    "max_topics_per_namespace": ABSENT_POLICIES["maxTopicsPerNamespace"],
+    "offload_threshold": ABSENT_POLICIES["offloadThreshold"],
+    "offload_threshold_in_seconds": ABSENT_POLICIES["offloadThresholdInSeconds"],
+    "offload_deletion_lag_ms": ABSENT_POLICIES["offloadDeletionLagMs"],
+    "offload_policies": ABSENT_POLICIES["offloadPolicies"],
+    "schema_auto_update_compatibility_strategy": AbsentPolicy(
+        "it is the older name of schema_compatibility_strategy", None, _is("Full")
+    ),
+    "deduplicationSnapshotIntervalSeconds": ABSENT_POLICIES["deduplicationSnapshotInterval"],
+    "subscription_types_enabled": ABSENT_POLICIES["subscriptionTypesEnabled"],
+    "properties": ABSENT_POLICIES["properties"],
+    "resource_group_name": ABSENT_POLICIES["resourcegroup"],
+    "entryFilters": ABSENT_POLICIES["entryFilters"],
+    "dispatcherPauseOnAckStatePersistentEnabled": ABSENT_POLICIES["dispatcherPauseOnAckStatePersistent"],
+    "allowed_clusters": ABSENT_POLICIES["allowedClusters"],
+    "deleted": AbsentPolicy("a namespace is deleted by DELETE"),
+    "migrated": AbsentPolicy("clusters are those of the topology file, and none is migrated"),
+    "auth_policies": AbsentPolicy("permissions are granted when the namespace is there"),
+    "subscription_auth_mode": AbsentPolicy("it is set when the namespace is there", "None", _is("None")),
+}
+"""By the field of a namespace's policies, those that brokers know. They ignore any other field, and so do we."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from replicator.api.addresses import addresses_of
+from replicator.api.admin.absent_policies import ABSENT_FIELDS
 from replicator.api.admin.clusters import cluster_names
 from replicator.api.admin.errors import ClusterNotAllowed, NotSupported, PreconditionFailed
 from replicator.api.admin.namespace_actions import BUNDLES
@@ -38,8 +39,7 @@ from replicator.engine.topics.partitions import PARTITIONS_MAX
 
 PARTITIONED: Final = "partitioned"
 NON_PARTITIONED: Final = "non-partitioned"
-AUTO_TOPIC_FIELDS: Final = ("allowAutoTopicCreation", "topicType", "defaultNumPartitions")
-AUTO_SUBSCRIPTION_FIELDS: Final = ("allowAutoSubscriptionCreation",)
+AUTO_SUBSCRIPTION_FIELD: Final = "allowAutoSubscriptionCreation"
 
 TOPIC_POLICY_FIELDS: Final = {
     "retention": "retention_policies",
@@ -54,6 +54,7 @@ TOPIC_POLICY_FIELDS: Final = {
     "schemaCompatibilityStrategy": "schema_compatibility_strategy",
     "isAllowAutoUpdateSchema": "is_allow_auto_update_schema",
     "schemaValidationEnforced": "schema_validation_enforced",
+    "delayedDelivery": "delayed_delivery_policies",
 }
 """Name of each topic policy in Pulsar's JSON of all policies of a namespace."""
 NAMESPACE_FIELDS: Final = (
@@ -63,8 +64,6 @@ NAMESPACE_FIELDS: Final = (
     "autoTopicCreationOverride",
     "autoSubscriptionCreationOverride",
 )
-IGNORED_FIELDS: Final = ("bundles",)
-"""How a namespace is spread over brokers: a cluster here is one worker."""
 NOTHING_SET: Final[Mapping[str, Any]] = {
     "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
     "allowed_clusters": [],
@@ -194,7 +193,7 @@ async def unset_auto_topics(request: web.Request) -> web.Response:
 
 async def show_auto_subscriptions(request: web.Request) -> web.Response:
     policies = request.app[ENGINE].catalog.namespace(namespace_name(request))
-    return web.json_response({AUTO_SUBSCRIPTION_FIELDS[0]: policies.auto_subscription_creation})
+    return web.json_response({AUTO_SUBSCRIPTION_FIELD: policies.auto_subscription_creation})
 
 
 async def set_auto_subscriptions(request: web.Request) -> web.Response:
@@ -226,7 +225,7 @@ def _auto_topics(policies: NamespacePolicies) -> dict[str, Any]:
 
 
 def _read_auto_topics(body: Any, name: str) -> dict[str, Any]:
-    fields = object_field(body, name, AUTO_TOPIC_FIELDS)
+    fields = object_field(body, name)
     kind = text_field(fields.get("topicType") or NON_PARTITIONED, f"{name}.topicType")
     if kind not in (PARTITIONED, NON_PARTITIONED):
         raise BadRequest(f"{name}.topicType must be {PARTITIONED} or {NON_PARTITIONED}, not {kind[:40]!r}")
@@ -247,9 +246,9 @@ def _read_auto_topics(body: Any, name: str) -> dict[str, Any]:
 
 
 def _read_auto_subscriptions(body: Any, name: str) -> dict[str, Any]:
-    fields = object_field(body, name, AUTO_SUBSCRIPTION_FIELDS)
-    (field,) = AUTO_SUBSCRIPTION_FIELDS
-    return {"auto_subscription_creation": flag_field(fields.get(field), f"{name}.{field}")}
+    fields = object_field(body, name)
+    allows = flag_field(fields.get(AUTO_SUBSCRIPTION_FIELD), f"{name}.{AUTO_SUBSCRIPTION_FIELD}")
+    return {"auto_subscription_creation": allows}
 
 
 def _all_policies(policies: NamespacePolicies, clusters: Iterable[str]) -> dict[str, Any]:
@@ -260,7 +259,7 @@ def _all_policies(policies: NamespacePolicies, clusters: Iterable[str]) -> dict[
     shown: dict[str, Any] = {
         **NOTHING_SET,
         "autoTopicCreationOverride": _auto_topics(policies),
-        "autoSubscriptionCreationOverride": {AUTO_SUBSCRIPTION_FIELDS[0]: policies.auto_subscription_creation},
+        "autoSubscriptionCreationOverride": {AUTO_SUBSCRIPTION_FIELD: policies.auto_subscription_creation},
         "replication_clusters": sorted(clusters) if chosen is None else list(chosen),
     }
     if policies.topic_policies is not None:
@@ -279,8 +278,9 @@ def _policies_of(engine: Engine, body: Any) -> NamespacePolicies:
     if isinstance(body, dict) and set(fields) == {"policies"}:
         fields = object_field(fields["policies"], "policies")
     for name, value in fields.items():
-        if name not in NAMESPACE_FIELDS and name not in IGNORED_FIELDS and not _is_empty(value):
-            raise NotSupported(f"policies.{name} is not a policy of this version; leave it out")
+        absent = ABSENT_FIELDS.get(name)
+        if absent is not None and not _is_empty(value) and not absent.asks_nothing(value):
+            raise NotSupported(f"policies.{name} cannot be set in this version: {absent.why}; leave it out")
     given = {name: value for name, value in fields.items() if value is not None and name in NAMESPACE_FIELDS}
     if clusters := texts_field(given.get("replication_clusters", []), "policies.replication_clusters"):
         policies = replace(policies, replication_clusters=clusters)

@@ -8,7 +8,7 @@ A number or a boolean may also come as a JSON text, as brokers take it: ``"60"``
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -191,12 +191,13 @@ def texts_field(value: object, field: str) -> tuple[str, ...]:
     return tuple(text_field(each, f"{field}[{index}]") for index, each in enumerate(value))
 
 
-def object_field(value: object, field: str, known: Collection[str] | None = None) -> Mapping[str, Any]:
-    """Return ``value`` if it is an object that has only ``known`` fields; raise :class:`BadRequest` if not."""
+def object_field(value: object, field: str) -> Mapping[str, Any]:
+    """Return ``value`` if it is an object; raise :class:`BadRequest` if not.
+
+    Callers ignore fields that brokers do not know. They refuse those that brokers know and this version cannot keep.
+    """
     if not isinstance(value, dict):
         raise BadRequest(f"{field} must be an object, not {_shown(value)}")
-    if known is not None and (unknown := [key for key in value if key not in known]):
-        raise BadRequest(f"{field} has an unknown field, {_shown(unknown[0])}; the known ones are {', '.join(known)}")
     return value
 
 
