@@ -151,7 +151,5 @@ ABSENT_FIELDS: Final[Mapping[str, AbsentPolicy]] = {
     "allowed_clusters": ABSENT_POLICIES["allowedClusters"],
     "deleted": AbsentPolicy("a namespace is deleted by DELETE"),
     "migrated": AbsentPolicy("clusters are those of the topology file, and none is migrated"),
-    "auth_policies": AbsentPolicy("permissions are granted when the namespace is there"),
-    "subscription_auth_mode": AbsentPolicy("it is set when the namespace is there", "None", _is("None")),
 }
 """By the field of a namespace's policies, those that brokers know. They ignore any other field, and so do we."""

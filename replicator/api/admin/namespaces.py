@@ -15,6 +15,7 @@ from replicator.api.admin.absent_policies import ABSENT_FIELDS
 from replicator.api.admin.clusters import cluster_names
 from replicator.api.admin.errors import ClusterNotAllowed, NotSupported, PreconditionFailed
 from replicator.api.admin.namespace_actions import BUNDLES
+from replicator.api.admin.permissions import read_auth_policies, shown_auth_policies
 from replicator.api.admin.policies import CHANGES, OF_NAMESPACE, shown_policies
 from replicator.api.admin.policy_shapes import QUOTA_KINDS, shape_of, show_quotas, with_quota
 from replicator.api.admin.requests import (
@@ -65,7 +66,6 @@ NAMESPACE_FIELDS: Final = (
     "autoSubscriptionCreationOverride",
 )
 NOTHING_SET: Final[Mapping[str, Any]] = {
-    "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
     "allowed_clusters": [],
     "bundles": BUNDLES,
     "backlog_quota_map": {},
@@ -78,7 +78,6 @@ NOTHING_SET: Final[Mapping[str, Any]] = {
     "latency_stats_sample_rate": {},
     "deleted": False,
     "encryption_required": False,
-    "subscription_auth_mode": "None",
     "offload_threshold": -1,
     "offload_threshold_in_seconds": -1,
     "schema_compatibility_strategy": "UNDEFINED",
@@ -123,18 +122,20 @@ async def list_topics(request: web.Request) -> web.Response:
 
 async def show(request: web.Request) -> web.Response:
     """Answer with all policies that are set for the namespace."""
-    policies = request.app[ENGINE].catalog.namespace(namespace_name(request))
-    return web.json_response(_all_policies(policies, cluster_names(request)))
+    engine, name = request.app[ENGINE], namespace_name(request)
+    shown = _all_policies(engine.catalog.namespace(name), cluster_names(request))
+    return web.json_response(shown | shown_auth_policies(engine, name))
 
 
 async def create(request: web.Request) -> web.Response:
-    """Make a namespace, with the policies of the body if it has some."""
+    """Make a namespace, with the policies and permissions of the body if it has some."""
     engine, name = request.app[ENGINE], namespace_name(request)
-    policies = _policies_of(engine, await read_json(request))
+    fields = _fields_of(await read_json(request))
+    policies, grants = _policies_of(engine, fields), read_auth_policies(name, fields)
     check_clusters(request, policies.replication_clusters or ())
     if name.partition("/")[0] in engine.catalog.tenants() and name in engine.catalog.namespaces(tenant_name(request)):
         raise NamespaceExists(f"there is a namespace {name!r} already")
-    await engine.catalog.create_namespace(name, policies)
+    await engine.catalog.create_namespace(name, policies, grants)
     return no_content()
 
 
@@ -269,14 +270,17 @@ def _all_policies(policies: NamespacePolicies, clusters: Iterable[str]) -> dict[
     return shown
 
 
-def _policies_of(engine: Engine, body: Any) -> NamespacePolicies:
+def _fields_of(body: Any) -> Mapping[str, Any]:
+    """Return the fields of a new namespace's policies, which may stand in an object ``policies`` of their own."""
+    if body is None:
+        return {}
+    fields = object_field(body, "policies")
+    return object_field(fields["policies"], "policies") if set(fields) == {"policies"} else fields
+
+
+def _policies_of(engine: Engine, fields: Mapping[str, Any]) -> NamespacePolicies:
     """Read the policies for a new namespace. Raise an error that names the wrong field."""
     policies = NamespacePolicies()
-    if body is None:
-        return policies
-    fields = object_field(body, "policies")
-    if isinstance(body, dict) and set(fields) == {"policies"}:
-        fields = object_field(fields["policies"], "policies")
     for name, value in fields.items():
         absent = ABSENT_FIELDS.get(name)
         if absent is not None and not _is_empty(value) and not absent.asks_nothing(value):

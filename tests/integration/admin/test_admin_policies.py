@@ -368,12 +368,41 @@ def test_a_namespace_is_made_with_all_the_defaults_that_tools_send(tmp_path: Pat
     asyncio.run(main())
 
 
+def test_a_namespace_is_made_with_its_permissions_which_are_shown_and_go_with_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        auth = {
+            "namespace_auth": {"bob": ["consume", "produce"]},
+            "destination_auth": {FULL: {"eve": ["consume"]}},
+            "subscription_auth_roles": {"jobs": ["bob", "eve"]},
+        }
+        async with administered(tmp_path) as admin:
+            await admin.done("PUT", NS, {"auth_policies": auth, "subscription_auth_mode": "Prefix"})
+            shown = await admin.get(NS)
+            assert (shown["auth_policies"], shown["subscription_auth_mode"]) == (auth, "Prefix")
+            assert await admin.get(f"{NS}/permissions") == auth["namespace_auth"]
+            assert await admin.get(f"{NS}/permissions/subscription") == auth["subscription_auth_roles"]
+            assert await admin.get(f"{NS}/subscriptionAuthMode") == "Prefix"
+            await admin.engine.topic(FULL)
+            assert (await admin.get(f"{EU}/permissions"))["eve"] == ["consume"]
+        async with administered(tmp_path) as admin:  # it is stored with the namespace
+            assert (await admin.get(NS))["auth_policies"] == auth
+            await admin.done("DELETE", NS, force=True)
+            await admin.done("PUT", NS)
+            assert not any((await admin.get(NS))["auth_policies"].values())
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("body", "status", "named"),
     [
         ({"message_ttl_in_seconds": "long"}, 400, "message_ttl_in_seconds"),
         ({"message_ttl_in_seconds": 5, "offload_threshold": 5}, 501, "offload_threshold"),
-        ({"auth_policies": {"namespace_auth": {"me": ["produce"]}}}, 501, "auth_policies"),
+        ({"auth_policies": {"namespace_auth": {"me": ["fly"]}}}, 400, "auth_policies.namespace_auth.me"),
+        ({"auth_policies": {"namespace_auth": {" ": ["produce"]}}}, 400, "namespace_auth"),
+        ({"auth_policies": {"subscription_auth_roles": {"jobs": "bob"}}}, 400, "subscription_auth_roles.jobs"),
+        ({"auth_policies": {"destination_auth": {"persistent://x/y/eu": {"me": ["produce"]}}}}, 412, "x/y/eu"),
+        ({"subscription_auth_mode": "Suffix"}, 400, "subscription_auth_mode"),
         ({"topicDispatchRate": {"us-east": {"dispatchThrottlingRateInMsg": 5}}}, 501, "topicDispatchRate"),
         ({"max_topics_per_namespace": "5"}, 501, "max_topics_per_namespace"),
         ({"subscription_types_enabled": ["Shared"]}, 501, "subscription_types_enabled"),
