@@ -87,7 +87,8 @@ ABSENT_POLICIES: Final[Mapping[str, AbsentPolicy]] = {
     "inactiveTopicPolicies": AbsentPolicy("topics are not deleted when nobody uses them", None, _kept_when_unused),
     "persistence": AbsentPolicy("a worker keeps one copy; copies in other clusters are made by links", None, _one_copy),
     "deduplicationSnapshotInterval": AbsentPolicy(
-        "what deduplication knows is written with every commit", None, lambda body: isinstance(scalar(body), int)
+        "what deduplication knows is written with every commit",
+        asks_nothing=lambda body: body is None or isinstance(scalar(body), int),
     ),
     "offloadThreshold": AbsentPolicy(NO_OFFLOAD, -1, _is(-1)),
     "offloadThresholdInSeconds": AbsentPolicy(NO_OFFLOAD, -1, _is(-1)),
