@@ -9,7 +9,7 @@ from aiohttp import web
 
 from replicator import __version__
 from replicator.api.addresses import own_address
-from replicator.api.admin.errors import NotReady
+from replicator.api.admin.errors import NotReady, NotSupported
 from replicator.api.admin.requests import ENGINE, no_content
 
 READY: Final[web.AppKey[Callable[[], str | None]]] = web.AppKey("admin_ready")
@@ -28,6 +28,7 @@ def routes() -> list[web.RouteDef]:
         web.get(f"{BROKERS}/configuration", no_settings),
         web.get(f"{BROKERS}/configuration/values", no_values),
         web.get(f"{BROKERS}/configuration/runtime", no_values),
+        web.get(f"{BROKERS}/internal-configuration", refuse_internal_configuration),
         web.get(f"{BROKERS}/backlog-quota-check", check_quotas),
         web.get(f"{BROKERS}/{{cluster}}", list_brokers),
     ]
@@ -61,6 +62,10 @@ async def no_settings(request: web.Request) -> web.Response:
 
 async def no_values(request: web.Request) -> web.Response:
     return web.json_response({})
+
+
+async def refuse_internal_configuration(request: web.Request) -> web.Response:
+    raise NotSupported("a worker has its store in itself; there are no metadata stores and no bookies")
 
 
 async def check_quotas(request: web.Request) -> web.Response:

@@ -119,13 +119,19 @@ async def _of_partitions(
 async def _stats(request: web.Request, topic: Topic) -> dict[str, Any]:
     measures = request.app[SIZES]
     sizes = await measures.measure(topic)
-    return topic_stats(
+    figures = topic_stats(
         topic,
         rate_in=request.app[TRAFFIC].messages_per_second(topic.name),
         storage_bytes=sizes.size_bytes,
         bytes_after=lambda position: measures.bytes_after(topic, sizes, position),
         broker=own_address(request, request.app[ENGINE].cluster).http_url.partition("://")[2],
     )
+    if flag_parameter(request, "excludePublishers"):
+        figures["publishers"] = []
+    if flag_parameter(request, "excludeConsumers"):
+        for subscription in figures["subscriptions"].values():
+            subscription["consumers"] = []
+    return figures
 
 
 async def _internal(request: web.Request, topic: Topic) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from typing import Any, Final
 from aiohttp import web
 
 from replicator.api.addresses import addresses_of
+from replicator.api.admin.absent_policies import ABSENT_FIELDS
 from replicator.api.admin.clusters import cluster_names
 from replicator.api.admin.errors import ClusterNotAllowed, NotSupported, PreconditionFailed
 from replicator.api.admin.namespace_actions import BUNDLES
+from replicator.api.admin.permissions import read_auth_policies, shown_auth_policies
 from replicator.api.admin.policies import CHANGES, OF_NAMESPACE, shown_policies
 from replicator.api.admin.policy_shapes import QUOTA_KINDS, shape_of, show_quotas, with_quota
 from replicator.api.admin.requests import (
@@ -38,8 +40,7 @@ from replicator.engine.topics.partitions import PARTITIONS_MAX
 
 PARTITIONED: Final = "partitioned"
 NON_PARTITIONED: Final = "non-partitioned"
-AUTO_TOPIC_FIELDS: Final = ("allowAutoTopicCreation", "topicType", "defaultNumPartitions")
-AUTO_SUBSCRIPTION_FIELDS: Final = ("allowAutoSubscriptionCreation",)
+AUTO_SUBSCRIPTION_FIELD: Final = "allowAutoSubscriptionCreation"
 
 TOPIC_POLICY_FIELDS: Final = {
     "retention": "retention_policies",
@@ -54,6 +55,7 @@ TOPIC_POLICY_FIELDS: Final = {
     "schemaCompatibilityStrategy": "schema_compatibility_strategy",
     "isAllowAutoUpdateSchema": "is_allow_auto_update_schema",
     "schemaValidationEnforced": "schema_validation_enforced",
+    "delayedDelivery": "delayed_delivery_policies",
 }
 """Name of each topic policy in Pulsar's JSON of all policies of a namespace."""
 NAMESPACE_FIELDS: Final = (
@@ -63,10 +65,7 @@ NAMESPACE_FIELDS: Final = (
     "autoTopicCreationOverride",
     "autoSubscriptionCreationOverride",
 )
-IGNORED_FIELDS: Final = ("bundles",)
-"""How a namespace is spread over brokers: a cluster here is one worker."""
 NOTHING_SET: Final[Mapping[str, Any]] = {
-    "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
     "allowed_clusters": [],
     "bundles": BUNDLES,
     "backlog_quota_map": {},
@@ -79,7 +78,6 @@ NOTHING_SET: Final[Mapping[str, Any]] = {
     "latency_stats_sample_rate": {},
     "deleted": False,
     "encryption_required": False,
-    "subscription_auth_mode": "None",
     "offload_threshold": -1,
     "offload_threshold_in_seconds": -1,
     "schema_compatibility_strategy": "UNDEFINED",
@@ -124,18 +122,20 @@ async def list_topics(request: web.Request) -> web.Response:
 
 async def show(request: web.Request) -> web.Response:
     """Answer with all policies that are set for the namespace."""
-    policies = request.app[ENGINE].catalog.namespace(namespace_name(request))
-    return web.json_response(_all_policies(policies, cluster_names(request)))
+    engine, name = request.app[ENGINE], namespace_name(request)
+    shown = _all_policies(engine.catalog.namespace(name), cluster_names(request))
+    return web.json_response(shown | shown_auth_policies(engine, name))
 
 
 async def create(request: web.Request) -> web.Response:
-    """Make a namespace, with the policies of the body if it has some."""
+    """Make a namespace, with the policies and permissions of the body if it has some."""
     engine, name = request.app[ENGINE], namespace_name(request)
-    policies = _policies_of(engine, await read_json(request))
+    fields = _fields_of(await read_json(request))
+    policies, grants = _policies_of(engine, fields), read_auth_policies(name, fields)
     check_clusters(request, policies.replication_clusters or ())
     if name.partition("/")[0] in engine.catalog.tenants() and name in engine.catalog.namespaces(tenant_name(request)):
         raise NamespaceExists(f"there is a namespace {name!r} already")
-    await engine.catalog.create_namespace(name, policies)
+    await engine.catalog.create_namespace(name, policies, grants)
     return no_content()
 
 
@@ -194,7 +194,7 @@ async def unset_auto_topics(request: web.Request) -> web.Response:
 
 async def show_auto_subscriptions(request: web.Request) -> web.Response:
     policies = request.app[ENGINE].catalog.namespace(namespace_name(request))
-    return web.json_response({AUTO_SUBSCRIPTION_FIELDS[0]: policies.auto_subscription_creation})
+    return web.json_response({AUTO_SUBSCRIPTION_FIELD: policies.auto_subscription_creation})
 
 
 async def set_auto_subscriptions(request: web.Request) -> web.Response:
@@ -226,7 +226,7 @@ def _auto_topics(policies: NamespacePolicies) -> dict[str, Any]:
 
 
 def _read_auto_topics(body: Any, name: str) -> dict[str, Any]:
-    fields = object_field(body, name, AUTO_TOPIC_FIELDS)
+    fields = object_field(body, name)
     kind = text_field(fields.get("topicType") or NON_PARTITIONED, f"{name}.topicType")
     if kind not in (PARTITIONED, NON_PARTITIONED):
         raise BadRequest(f"{name}.topicType must be {PARTITIONED} or {NON_PARTITIONED}, not {kind[:40]!r}")
@@ -247,9 +247,9 @@ def _read_auto_topics(body: Any, name: str) -> dict[str, Any]:
 
 
 def _read_auto_subscriptions(body: Any, name: str) -> dict[str, Any]:
-    fields = object_field(body, name, AUTO_SUBSCRIPTION_FIELDS)
-    (field,) = AUTO_SUBSCRIPTION_FIELDS
-    return {"auto_subscription_creation": flag_field(fields.get(field), f"{name}.{field}")}
+    fields = object_field(body, name)
+    allows = flag_field(fields.get(AUTO_SUBSCRIPTION_FIELD), f"{name}.{AUTO_SUBSCRIPTION_FIELD}")
+    return {"auto_subscription_creation": allows}
 
 
 def _all_policies(policies: NamespacePolicies, clusters: Iterable[str]) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def _all_policies(policies: NamespacePolicies, clusters: Iterable[str]) -> dict[
     shown: dict[str, Any] = {
         **NOTHING_SET,
         "autoTopicCreationOverride": _auto_topics(policies),
-        "autoSubscriptionCreationOverride": {AUTO_SUBSCRIPTION_FIELDS[0]: policies.auto_subscription_creation},
+        "autoSubscriptionCreationOverride": {AUTO_SUBSCRIPTION_FIELD: policies.auto_subscription_creation},
         "replication_clusters": sorted(clusters) if chosen is None else list(chosen),
     }
     if policies.topic_policies is not None:
@@ -270,17 +270,21 @@ def _all_policies(policies: NamespacePolicies, clusters: Iterable[str]) -> dict[
     return shown
 
 
-def _policies_of(engine: Engine, body: Any) -> NamespacePolicies:
+def _fields_of(body: Any) -> Mapping[str, Any]:
+    """Return the fields of a new namespace's policies, which may stand in an object ``policies`` of their own."""
+    if body is None:
+        return {}
+    fields = object_field(body, "policies")
+    return object_field(fields["policies"], "policies") if set(fields) == {"policies"} else fields
+
+
+def _policies_of(engine: Engine, fields: Mapping[str, Any]) -> NamespacePolicies:
     """Read the policies for a new namespace. Raise an error that names the wrong field."""
     policies = NamespacePolicies()
-    if body is None:
-        return policies
-    fields = object_field(body, "policies")
-    if isinstance(body, dict) and set(fields) == {"policies"}:
-        fields = object_field(fields["policies"], "policies")
     for name, value in fields.items():
-        if name not in NAMESPACE_FIELDS and name not in IGNORED_FIELDS and not _is_empty(value):
-            raise NotSupported(f"policies.{name} is not a policy of this version; leave it out")
+        absent = ABSENT_FIELDS.get(name)
+        if absent is not None and not _is_empty(value) and not absent.asks_nothing(value):
+            raise NotSupported(f"policies.{name} cannot be set in this version: {absent.why}; leave it out")
     given = {name: value for name, value in fields.items() if value is not None and name in NAMESPACE_FIELDS}
     if clusters := texts_field(given.get("replication_clusters", []), "policies.replication_clusters"):
         policies = replace(policies, replication_clusters=clusters)

@@ -6,7 +6,7 @@ grants beside them is not shown here, and cannot be revoked here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -18,6 +18,7 @@ from replicator.api.admin.requests import (
     logs_of,
     namespace_name,
     no_content,
+    object_field,
     read_json,
     subscription_name,
     text_field,
@@ -25,7 +26,8 @@ from replicator.api.admin.requests import (
     topic_name,
 )
 from replicator.api.errors import BadRequest
-from replicator.engine.topic_name import check_subscription_name
+from replicator.engine.engine import Engine
+from replicator.engine.topic_name import check_subscription_name, parse_topic
 from replicator.engine.topics.grants import Grants
 from replicator.engine.topics.partitions import base_name
 from replicator.security.identity import ROLE_CHARS_MAX
@@ -34,6 +36,8 @@ from replicator.security.permissions import Action
 ROLES_MAX: Final = 10_000
 """Limit of roles of one namespace, topic or subscription."""
 MODES: Final = ("None", "Prefix")
+AUTH_POLICIES: Final = "auth_policies"
+AUTH_MODE: Final = "subscription_auth_mode"
 
 
 def routes() -> list[web.RouteDef]:
@@ -110,10 +114,7 @@ async def revoke_on_subscription(request: web.Request) -> web.Response:
 
 async def set_mode(request: web.Request) -> web.Response:
     """Set whether a subscription's name has to begin with the role that uses it."""
-    mode = text_field(await read_json(request), "subscriptionAuthMode")
-    if mode not in MODES:
-        raise BadRequest(f"field subscriptionAuthMode must be one of {', '.join(MODES)}")
-    prefixed = mode == "Prefix"
+    prefixed = _prefixed(await read_json(request), "subscriptionAuthMode")
     return await _change(
         request, _namespace(request), lambda grants: Grants(grants.roles, grants.subscriptions, prefixed)
     )
@@ -156,11 +157,7 @@ def _grants(request: web.Request, name: str) -> Grants:
 
 async def _grant(request: web.Request, name: str) -> web.Response:
     """Replace a role's actions at ``name`` by the actions of the body."""
-    role, actions = _role(request), set[str]()
-    for action in texts_field(await read_json(request), "actions"):
-        if action not in list(Action):
-            raise BadRequest(f"actions: {action[:40]!r} is not one of {', '.join(Action)}")
-        actions.add(action)
+    role, actions = _role(request), _actions(await read_json(request), "actions")
     return await _change(request, name, lambda grants: grants.with_role(role, actions))
 
 
@@ -169,15 +166,89 @@ async def _change(request: web.Request, name: str, change: Callable[[Grants], Gr
 
     def bounded(grants: Grants) -> Grants:
         changed = change(grants)
-        sizes = (len(changed.roles), len(changed.subscriptions), *map(len, changed.subscriptions.values()))
-        if max(sizes) > ROLES_MAX:
-            raise PreconditionFailed(
-                f"{name} has permissions of {ROLES_MAX} roles or subscriptions, the limit: revoke those of one first"
-            )
+        _check_size(name, changed)
         return changed
 
     await catalog.grants.change(name, bounded, lambda: catalog.namespace(namespace))
     return no_content()
+
+
+def _check_size(name: str, grants: Grants) -> None:
+    sizes = (len(grants.roles), len(grants.subscriptions), *map(len, grants.subscriptions.values()))
+    if max(sizes) > ROLES_MAX:
+        raise PreconditionFailed(
+            f"{name} has permissions of {ROLES_MAX} roles or subscriptions, the limit: revoke those of one first"
+        )
+
+
+def _actions(body: Any, field: str) -> set[str]:
+    actions = set(texts_field(body, field))
+    for action in actions:
+        if action not in list(Action):
+            raise BadRequest(f"{field}: {action[:40]!r} is not one of {', '.join(Action)}")
+    return actions
+
+
+def _prefixed(body: Any, field: str) -> bool:
+    mode = text_field(body, field)
+    if mode not in MODES:
+        raise BadRequest(f"field {field} must be one of {', '.join(MODES)}")
+    return mode == "Prefix"
+
+
+# All permissions of a namespace, as a field of its policies.
+
+
+def shown_auth_policies(engine: Engine, namespace: str) -> dict[str, Any]:
+    """Return the fields of a namespace's policies that show its permissions and those of its topics."""
+    table = engine.catalog.grants
+    grants = table.of(namespace)
+    topics = sorted(table.of_topics(namespace).items())
+    subscriptions = {name: sorted(roles) for name, roles in sorted(grants.subscriptions.items())}
+    return {
+        AUTH_POLICIES: {
+            "namespace_auth": _listed(grants),
+            "destination_auth": {topic: _listed(granted) for topic, granted in topics},
+            "subscription_auth_roles": subscriptions,
+        },
+        AUTH_MODE: MODES[grants.prefixed],
+    }
+
+
+def read_auth_policies(namespace: str, policies: Mapping[str, Any]) -> dict[str, Grants]:
+    """Return the permissions in the policies of a new namespace, by the name of the namespace or topic.
+
+    Raises :class:`BadRequest`, :class:`InvalidTopicName`, and :class:`PreconditionFailed` for a topic of another
+    namespace.
+    """
+    at = f"policies.{AUTH_POLICIES}"
+    fields = object_field(policies.get(AUTH_POLICIES) or {}, at)
+    grants = _with_roles(Grants(), fields.get("namespace_auth"), f"{at}.namespace_auth")
+    for subscription, roles in _entries(fields.get("subscription_auth_roles"), f"{at}.subscription_auth_roles"):
+        field = f"{at}.subscription_auth_roles.{subscription[:40]}"
+        allowed = [role_field(role, field) for role in texts_field(roles, field)]
+        grants = grants.with_subscription(check_subscription_name(subscription), allowed)
+    if _prefixed(policies.get(AUTH_MODE) or MODES[0], f"policies.{AUTH_MODE}"):
+        grants = Grants(grants.roles, grants.subscriptions, prefixed=True)
+    found = {namespace: grants}
+    for topic, roles in _entries(fields.get("destination_auth"), f"{at}.destination_auth"):
+        name = parse_topic(topic)
+        if name.full_namespace != namespace:
+            raise PreconditionFailed(f"{at}.destination_auth: {topic[:80]!r} is no topic of namespace {namespace}")
+        found[str(name)] = _with_roles(Grants(), roles, f"{at}.destination_auth.{topic[:80]}")
+    for name_of, granted in found.items():
+        _check_size(name_of, granted)
+    return found
+
+
+def _with_roles(grants: Grants, body: Any, field: str) -> Grants:
+    for role, actions in _entries(body, field):
+        grants = grants.with_role(role_field(role, field), _actions(actions, f"{field}.{role[:40]}"))
+    return grants
+
+
+def _entries(body: Any, field: str) -> Iterable[tuple[str, Any]]:
+    return object_field({} if body is None else body, field).items()
 
 
 def _listed(grants: Grants) -> dict[str, Any]:

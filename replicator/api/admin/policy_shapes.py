@@ -49,10 +49,8 @@ DESTINATION_STORAGE: Final = "destination_storage"
 MESSAGE_AGE: Final = "message_age"
 QUOTA_KINDS: Final = (DESTINATION_STORAGE, MESSAGE_AGE)
 _RETENTION_FIELDS: Final = ("retentionTimeInMinutes", "retentionSizeInMB")
-_DELAYED_FIELDS: Final = ("active", "tickTime", "maxDeliveryDelayInMillis")
 TICK_MS: Final = 1
 UNDEFINED: Final = "UNDEFINED"
-_QUOTA_FIELDS: Final = ("limit", "limitSize", "limitTime", "policy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ class PolicyShape:
 
 
 def _read_retention(body: Any, policy: str) -> Retention:
-    fields = object_field(body, policy, _RETENTION_FIELDS)
+    fields = object_field(body, policy)
     for field in _RETENTION_FIELDS:
         if field not in fields:
             raise BadRequest(f"{policy} lacks the field {field}: give both limits")
@@ -99,7 +97,7 @@ def _show_retention(retention: Retention) -> dict[str, int]:
 
 
 def _read_delayed_delivery(body: Any, policy: str) -> bool:
-    fields = object_field(body, policy, _DELAYED_FIELDS)
+    fields = object_field(body, policy)
     number_field(fields.get("tickTime", TICK_MS), f"{policy}.tickTime")
     if number_field(fields.get("maxDeliveryDelayInMillis", 0), f"{policy}.maxDeliveryDelayInMillis"):
         raise NotSupported(f"{policy}.maxDeliveryDelayInMillis: delays are not limited in this version; send 0")
@@ -180,7 +178,7 @@ def with_quota(policies: TopicPolicies, kind: str, body: Any) -> TopicPolicies:
     """Return ``policies`` with the backlog quota in a body. Raise :class:`BadRequest` or
     :class:`PreconditionFailed`.
     """
-    fields = object_field(body, "backlogQuota", _QUOTA_FIELDS)
+    fields = object_field(body, "backlogQuota")
     policy = _quota_policy(fields.get("policy"))
     own = policies.backlog_quota
     if kind == DESTINATION_STORAGE:

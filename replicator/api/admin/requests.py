@@ -2,13 +2,13 @@
 A body is read up to :data:`BODY_BYTES_MAX`. A body that is not JSON, or JSON of another form than the path takes, is
 400; an impossible value is 412. The reason names the field. A handler checks everything before it changes anything.
 
-A body is read up to :data:`BODY_BYTES_MAX`. What is not JSON, or JSON of another form than the path takes, is 400,
-a value that cannot be is 412, and the reason names the field; a handler checks all of it before it changes anything.
+A number or a boolean may also come as a JSON text, as brokers take it: ``"60"``, ``"true"``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -32,6 +32,7 @@ SHOWN_CHARS_MAX: Final = 40
 """Limit of characters of a client's text that an error message repeats."""
 
 _TRUE_OR_FALSE: Final = {"true": True, "false": False}
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 def topic_name(request: web.Request) -> TopicName:
@@ -147,10 +148,20 @@ async def parsed(request: web.Request, body: bytearray) -> Any:
         raise BadRequest(f"the body is not JSON that can be read: {error}") from None
 
 
+def scalar(value: Any) -> Any:
+    """Return the number or boolean that a JSON text stands for; return any other value as it is."""
+    if not isinstance(value, str):
+        return value
+    if _NUMBER.fullmatch(value):
+        return int(value)
+    return _TRUE_OR_FALSE.get(value.lower(), value)
+
+
 def number_field(value: object, field: str, *, least: int = 0, most: int = NUMBER_MAX) -> int:
     """Return ``value`` if it is a whole number in range; raise :class:`BadRequest` or :class:`PreconditionFailed` if
     not.
     """
+    value = scalar(value)
     if type(value) is not int:
         raise BadRequest(f"{field} must be a whole number, not {_shown(value)}")
     if not least <= value <= most:
@@ -160,6 +171,7 @@ def number_field(value: object, field: str, *, least: int = 0, most: int = NUMBE
 
 def flag_field(value: object, field: str) -> bool:
     """Return ``value`` if it is true or false; raise :class:`BadRequest` if not."""
+    value = scalar(value)
     if not isinstance(value, bool):
         raise BadRequest(f"{field} must be true or false, not {_shown(value)}")
     return value
@@ -179,12 +191,13 @@ def texts_field(value: object, field: str) -> tuple[str, ...]:
     return tuple(text_field(each, f"{field}[{index}]") for index, each in enumerate(value))
 
 
-def object_field(value: object, field: str, known: Collection[str] | None = None) -> Mapping[str, Any]:
-    """Return ``value`` if it is an object that has only ``known`` fields; raise :class:`BadRequest` if not."""
+def object_field(value: object, field: str) -> Mapping[str, Any]:
+    """Return ``value`` if it is an object; raise :class:`BadRequest` if not.
+
+    Callers ignore fields that brokers do not know. They refuse those that brokers know and this version cannot keep.
+    """
     if not isinstance(value, dict):
         raise BadRequest(f"{field} must be an object, not {_shown(value)}")
-    if known is not None and (unknown := [key for key in value if key not in known]):
-        raise BadRequest(f"{field} has an unknown field, {_shown(unknown[0])}; the known ones are {', '.join(known)}")
     return value
 
 

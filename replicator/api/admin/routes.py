@@ -50,7 +50,6 @@ def add_admin(
         clusters,
         brokers,
         tenants,
-        absent_paths,
         permissions,
         namespace_actions,
         namespaces,
@@ -60,6 +59,7 @@ def add_admin(
         topic_actions,
         topics,
         schemas,
+        absent_paths,
         policies,
     ):
         app.add_routes(resource.routes())

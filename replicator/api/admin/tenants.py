@@ -13,8 +13,6 @@ from replicator.engine.errors import TenantNotFound
 from replicator.engine.topics.grants import Grants
 from replicator.security.permissions import Action
 
-TENANT_FIELDS = ("adminRoles", "allowedClusters")
-
 
 def routes() -> list[web.RouteDef]:
     """Return the routes of tenants."""
@@ -69,7 +67,7 @@ def _admins(engine: Engine, body: object) -> frozenset[str]:
     """Return the admin roles that a body names."""
     if body is None:
         return frozenset()
-    fields = object_field(body, "tenant", TENANT_FIELDS)
+    fields = object_field(body, "tenant")
     admins = texts_field(fields.get("adminRoles") or [], "tenant.adminRoles")
     clusters = texts_field(fields.get("allowedClusters") or [], "tenant.allowedClusters")
     if clusters and engine.cluster not in clusters:

@@ -23,7 +23,7 @@ from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
 from replicator.engine.topic_name import EPOCHS_TOPIC, SYSTEM_NAMESPACE, SYSTEM_TENANT, check_tenant, parse_namespace
 from replicator.engine.topics.catalog_index import CatalogIndex, Namespace
-from replicator.engine.topics.grants import GrantTable
+from replicator.engine.topics.grants import Grants, GrantTable
 from replicator.engine.topics.namespace_policies import (
     NamespacePolicies,
     check_namespace_policies,
@@ -169,8 +169,11 @@ class Catalog:
 
         await self._changes.alone(delete)
 
-    async def create_namespace(self, name: str, policies: NamespacePolicies | None = None) -> None:
-        """Create a namespace, and its tenant if there is none.
+    async def create_namespace(
+        self, name: str, policies: NamespacePolicies | None = None, grants: Mapping[str, Grants] | None = None
+    ) -> None:
+        """Create a namespace, and its tenant if there is none. ``grants`` are its permissions and those of its topics,
+        by name.
 
         Raises :class:`InvalidTopicName`, :class:`InvalidPolicies`, :class:`NamespaceExists`.
         """
@@ -180,7 +183,7 @@ class Catalog:
         async def create() -> None:
             if self.index.namespace(name) is not None:
                 raise NamespaceExists(f"there is a namespace {name!r} already")
-            await self._store_namespace(name, policies)
+            await self._store_namespace(name, policies, grants or {})
 
         await self._changes.alone(create)
 
@@ -193,7 +196,7 @@ class Catalog:
 
         async def replace() -> None:
             self._namespace(name)
-            await self._store_namespace(name, policies)
+            await self._store_namespace(name, policies, {})
             await self._namespace_changed(self._namespace(name))
 
         await self._changes.alone(replace)
@@ -249,8 +252,10 @@ class Catalog:
             raise NamespaceNotFound(f"there is no namespace {name!r}")
         return found
 
-    async def _store_namespace(self, name: str, policies: NamespacePolicies) -> None:
+    async def _store_namespace(self, name: str, policies: NamespacePolicies, grants: Mapping[str, Grants]) -> None:
         tenant = name.partition("/")[0]
         row = encode_namespace_policies(policies)
-        await self._writer.put_many([(TENANTS, tenant.encode(), b""), (NAMESPACES, name.encode(), row)])
+        rows = [(TENANTS, tenant.encode(), b""), (NAMESPACES, name.encode(), row), *self.grants.rows_of(grants)]
+        await self._writer.put_many(rows)
         self.index.add_namespace(name, policies)
+        self.grants.keep(grants)

@@ -131,6 +131,15 @@ class GrantTable:
         """Return the writes that go with the deletion of a tenant or namespace. Call :meth:`forget` after them."""
         return [(TABLE, each.encode(), None) for each in self._below(name)]
 
+    def rows_of(self, grants: Mapping[str, Grants]) -> list[tuple[str, bytes, bytes | None]]:
+        """Return the writes that store ``grants``, by name. Call :meth:`keep` after them."""
+        return [(TABLE, name.encode(), granted.encode()) for name, granted in grants.items()]
+
+    def keep(self, grants: Mapping[str, Grants]) -> None:
+        """Take over ``grants``, which the store has, in place of what was granted for the same names."""
+        for name, granted in grants.items():
+            self._keep(name, granted)
+
     def forget(self, name: str) -> None:
         for each in self._below(name):
             self._keep(each, NONE)

@@ -38,7 +38,6 @@ DIFFERENCES: Final[dict[str, tuple[int, str]]] = {
         204,
         "the clusters of a tenant are those of the topology",
     ),
-    'PUT tenants/zz {"nixField"': (400, "a field that is not known may be a spelling mistake"),
     "PUT namespaces/nix/orders": (204, BY_USE),
     f"PUT {ACME}/0x00000000_0xffffffff/unload": (204, "a namespace is one bundle"),
     f"PUT {ACME}/propert": (501, NO_PROPERTIES),

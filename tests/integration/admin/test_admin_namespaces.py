@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,8 @@ def test_a_policy_that_there_is_not_is_read_but_not_set(tmp_path: Path, at: str)
             await admin.done(
                 "POST", f"{at}/subscriptionTypesEnabled", ["Shared", "Exclusive", "Failover", "Key_Shared"]
             )
+            for interval in (7, None):
+                await admin.done("POST", f"{at}/deduplicationSnapshotInterval", raw=json.dumps(interval).encode())
             await admin.done("DELETE", f"{at}/dispatchRate")
             await admin.refused(404, "GET", f"{at.replace('orders', 'none')}/dispatchRate")
 
@@ -113,6 +116,7 @@ def test_a_cluster_is_one_broker_and_one_bundle(tmp_path: Path) -> None:
             assert "topology" in await admin.refused(501, "PUT", "clusters/eu-west", {"serviceUrl": "http://x"})
             assert (await admin.get(f"{NS}/bundles"))["numBundles"] == 1
             await admin.done("PUT", f"{NS}/unload")
+            assert "store" in await admin.refused(501, "GET", "brokers/internal-configuration")
             for part in ("bookies/all", "resource-quotas", "broker-stats/topics", "functions/acme/orders"):
                 await admin.refused(501, "GET", part)
 

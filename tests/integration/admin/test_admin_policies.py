@@ -67,6 +67,28 @@ def test_a_policy_is_set_counts_is_shown_and_is_unset(
     asyncio.run(main())
 
 
+def test_a_number_or_a_boolean_may_come_as_a_json_text(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            topic = await admin.engine.topic(FULL)
+            await admin.done("POST", f"{EU}/messageTTL", "60")
+            await admin.done("POST", f"{EU}/deduplicationEnabled", "true")
+            await admin.done("POST", f"{EU}/retention", {"retentionTimeInMinutes": "-1", "retentionSizeInMB": "7"})
+            policies = topic.policies.effective
+            assert (policies.message_ttl_seconds, policies.deduplication) == (60, True)
+            assert policies.retention == Retention(None, 7 * 1024 * 1024)
+            await admin.done("POST", f"{EU}/maxSubscriptionsPerTopic", "0")
+            await admin.done("POST", f"{EU}/dispatchRate", {"dispatchThrottlingRateInMsg": "-1"})
+            await admin.refused(501, "POST", f"{EU}/dispatchRate", {"dispatchThrottlingRateInMsg": "5"})
+            await admin.done("POST", f"{EU}/encryptionRequired", "false")
+            await admin.refused(501, "POST", f"{EU}/encryptionRequired", "true")
+            for text in ("", "1.5", "0x10", "60 s", "٣"):
+                await admin.refused(400, "POST", f"{EU}/messageTTL", text)
+            assert topic.policies.effective == policies
+
+    asyncio.run(main())
+
+
 def test_a_strategy_that_is_undefined_is_that_of_the_level_below(tmp_path: Path) -> None:
     async def main() -> None:
         async with administered(tmp_path) as admin:
@@ -153,8 +175,7 @@ def test_a_policy_of_a_partitioned_topic_is_that_of_every_partition(tmp_path: Pa
     ("policy", "body", "status", "named"),
     [
         ("retention", {"retentionTimeInMinutes": 1}, 400, "retentionSizeInMB"),
-        ("retention", {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1, "retentionDays": 1}, 400, "retentionDays"),
-        ("retention", {"retentionTimeInMinutes": "1", "retentionSizeInMB": 1}, 400, "retentionTimeInMinutes"),
+        ("retention", {"retentionTimeInMinutes": "1h", "retentionSizeInMB": 1}, 400, "retentionTimeInMinutes"),
         ("retention", {"retentionTimeInMinutes": -2, "retentionSizeInMB": 1}, 412, "retentionTimeInMinutes"),
         ("retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 1}, 400, "both to 0"),
         ("retention", 7, 400, "retention"),
@@ -172,7 +193,8 @@ def test_a_policy_of_a_partitioned_topic_is_that_of_every_partition(tmp_path: Pa
         ("backlogQuota", {"limitSize": 1}, 400, "policy"),
         ("backlogQuota", {"policy": "producer_exception"}, 400, "limitSize"),
         ("backlogQuota", {"limitSize": -7, "policy": "producer_exception"}, 412, "limitSize"),
-        ("backlogQuota", {"limitBytes": 1, "policy": "producer_exception"}, 400, "limitBytes"),
+        ("backlogQuota", {"limitBytes": 1, "policy": "producer_exception"}, 400, "limitSize"),
+        ("delayedDelivery", {"active": True, "maxDeliveryDelayInMillis": 5}, 501, "maxDeliveryDelayInMillis"),
     ],
 )
 @pytest.mark.parametrize("at", [EU, NS])
@@ -297,12 +319,93 @@ def test_a_namespace_is_made_with_its_policies_shown_and_deleted(tmp_path: Path)
     asyncio.run(main())
 
 
+def test_fields_that_brokers_do_not_know_are_ignored_as_they_do(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            topic = await admin.engine.topic(FULL)
+            for at in (EU, NS):
+                retention = {"retentionTimeInMinutes": 1, "retentionSizeInMB": 2, "retentionDays": 3}
+                await admin.done("POST", f"{at}/retention", retention)
+                await admin.done("POST", f"{at}/delayedDelivery", {"active": False, "maxDelayInMillis": 0})
+                quota = {"limitSize": 5, "policy": "producer_exception", "colour": 1}
+                await admin.done("POST", f"{at}/backlogQuota", quota)
+                await admin.done("POST", f"{at}/publishRate", {"publishThrottlingRateInMsg": -1, "burst": 5})
+            assert topic.policies.effective.retention == Retention(60, 2 * 1024 * 1024)
+            assert not topic.policies.effective.delayed_delivery
+            await admin.done("PUT", "tenants/sales", {"adminRoles": ["bob"], "colour": "red"})
+            assert (await admin.get("tenants/sales"))["adminRoles"] == ["bob"]
+            await admin.done("PUT", "persistent/acme/orders/us/partitions", {"partitions": 2, "colour": "red"})
+            await admin.done("PUT", "namespaces/acme/carts", {"message_ttl_in_seconds": 7, "antiAffinityGroup": "x"})
+            assert (await admin.get("namespaces/acme/carts"))["message_ttl_in_seconds"] == 7
+
+    asyncio.run(main())
+
+
+def test_a_namespace_is_made_with_all_the_defaults_that_tools_send(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            await admin.done(
+                "PUT",
+                NS,
+                {
+                    "schema_auto_update_compatibility_strategy": "Full",
+                    "subscription_auth_mode": "None",
+                    "offload_threshold": "-1",
+                    "offload_threshold_in_seconds": -1,
+                    "persistence": {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1},
+                    "topicDispatchRate": {"us-east": {"dispatchThrottlingRateInMsg": -1, "ratePeriodInSecond": 1}},
+                    "inactive_topic_policies": {"deleteWhileInactive": False, "maxInactiveDurationSeconds": 60},
+                    "subscription_types_enabled": ["Exclusive", "Shared", "Failover", "Key_Shared"],
+                    "deduplicationSnapshotIntervalSeconds": 7,
+                    "delayed_delivery_policies": {"active": False, "tickTime": 1000, "maxDeliveryDelayInMillis": 0},
+                    "max_topics_per_namespace": 0,
+                },
+            )
+            assert not (await admin.get(NS))["delayed_delivery_policies"]["active"]
+            topic = await admin.engine.topic(FULL)
+            assert not topic.policies.effective.delayed_delivery
+
+    asyncio.run(main())
+
+
+def test_a_namespace_is_made_with_its_permissions_which_are_shown_and_go_with_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        auth = {
+            "namespace_auth": {"bob": ["consume", "produce"]},
+            "destination_auth": {FULL: {"eve": ["consume"]}},
+            "subscription_auth_roles": {"jobs": ["bob", "eve"]},
+        }
+        async with administered(tmp_path) as admin:
+            await admin.done("PUT", NS, {"auth_policies": auth, "subscription_auth_mode": "Prefix"})
+            shown = await admin.get(NS)
+            assert (shown["auth_policies"], shown["subscription_auth_mode"]) == (auth, "Prefix")
+            assert await admin.get(f"{NS}/permissions") == auth["namespace_auth"]
+            assert await admin.get(f"{NS}/permissions/subscription") == auth["subscription_auth_roles"]
+            assert await admin.get(f"{NS}/subscriptionAuthMode") == "Prefix"
+            await admin.engine.topic(FULL)
+            assert (await admin.get(f"{EU}/permissions"))["eve"] == ["consume"]
+        async with administered(tmp_path) as admin:  # it is stored with the namespace
+            assert (await admin.get(NS))["auth_policies"] == auth
+            await admin.done("DELETE", NS, force=True)
+            await admin.done("PUT", NS)
+            assert not any((await admin.get(NS))["auth_policies"].values())
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("body", "status", "named"),
     [
         ({"message_ttl_in_seconds": "long"}, 400, "message_ttl_in_seconds"),
         ({"message_ttl_in_seconds": 5, "offload_threshold": 5}, 501, "offload_threshold"),
-        ({"auth_policies": {"namespace_auth": {"me": ["produce"]}}}, 501, "auth_policies"),
+        ({"auth_policies": {"namespace_auth": {"me": ["fly"]}}}, 400, "auth_policies.namespace_auth.me"),
+        ({"auth_policies": {"namespace_auth": {" ": ["produce"]}}}, 400, "namespace_auth"),
+        ({"auth_policies": {"subscription_auth_roles": {"jobs": "bob"}}}, 400, "subscription_auth_roles.jobs"),
+        ({"auth_policies": {"destination_auth": {"persistent://x/y/eu": {"me": ["produce"]}}}}, 412, "x/y/eu"),
+        ({"subscription_auth_mode": "Suffix"}, 400, "subscription_auth_mode"),
+        ({"topicDispatchRate": {"us-east": {"dispatchThrottlingRateInMsg": 5}}}, 501, "topicDispatchRate"),
+        ({"max_topics_per_namespace": "5"}, 501, "max_topics_per_namespace"),
+        ({"subscription_types_enabled": ["Shared"]}, 501, "subscription_types_enabled"),
         ({"replication_clusters": "us-east"}, 400, "replication_clusters"),
         ({"replication_clusters": [1]}, 400, "replication_clusters[0]"),
         ({"backlog_quota_map": {"days": {}}}, 400, "days"),
@@ -392,7 +495,6 @@ def test_tenants_are_made_shown_and_deleted_when_they_are_empty(tmp_path: Path) 
         ({"adminRoles": [""]}, 400, "adminRoles"),
         ({"allowedClusters": ["elsewhere"]}, 412, "us-east"),
         ({"allowedClusters": "us-east"}, 400, "allowedClusters"),
-        ({"roles": []}, 400, "roles"),
         (7, 400, "tenant"),
     ],
 )

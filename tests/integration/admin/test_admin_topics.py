@@ -125,10 +125,10 @@ def test_a_topic_that_somebody_is_connected_to_is_deleted_only_with_force(tmp_pa
         (0, 406, "partitions"),
         (-1, 406, "partitions"),
         (10_001, 406, "10000"),
-        ("3", 400, "partitions"),
+        ("three", 400, "partitions"),
         (True, 400, "partitions"),
         (2.5, 400, "partitions"),
-        ({"partitions": 2, "shards": 1}, 400, "shards"),
+        ({"shards": 1}, 400, "partitions"),
         ({"partitions": 2, "properties": {"a": "b"}}, 501, "properties"),
         (None, 400, "partitions"),
     ],
@@ -234,6 +234,10 @@ def test_stats_say_who_is_connected_and_what_is_unconsumed(tmp_path: Path) -> No
             assert [
                 (each["consumerName"], each["availablePermits"], each["unackedMessages"]) for each in jobs["consumers"]
             ] == [("worker-1", 0, 4)]
+            brief = await admin.get(f"{NS}/eu/stats", excludePublishers=True, excludeConsumers=True)
+            assert (brief["publishers"], brief["subscriptions"]["jobs"]["consumers"]) == ([], [])
+            assert brief["subscriptions"]["jobs"]["unackedMessages"] == 4, "the figures are those of all"
+            assert (await admin.get(f"{NS}/eu/stats", excludeConsumers=True))["publishers"] == stats["publishers"]
             consumer.close()
             await topic.subscriptions["jobs"].moves.clear_backlog()
             stats = await admin.get(f"{NS}/eu/stats")
