@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -25,8 +26,8 @@ def render_comparison(reports: tuple[Report, Report], names: tuple[str, str]) ->
     return table
 
 
-def render_runs(reports: Sequence[Report]) -> Table:
-    """Return a table with a line for each run of this drill."""
+def render_runs(reports: Sequence[Report]) -> Group:
+    """Return a table with a line for each run of this drill, and below it why runs failed."""
     headings = ("scenario", "sync", "result", "lost", "repeated", "acked > 1 s before", "RPO", "RTO s",
                 "copy lag p99 ms", "sync lag p99 ms", "seconds")  # fmt: skip
     table = Table(title="Drills", title_justify="left")
@@ -35,10 +36,11 @@ def render_runs(reports: Sequence[Report]) -> Table:
     figures = ("lost", "repeated", "repeated_acked_over_1s_before_kill", "rpo_messages", "rto_seconds",
                "copy_lag_ms.p99", "sync_lag_ms.p99", "wall_seconds")  # fmt: skip
     for report in reports:
-        result = Text("passed", "green") if report["passed"] else Text(f"FAILED: {report['failures'][0]}", "red")
+        result = Text("passed", "green") if report["passed"] else Text("FAILED", "red")
         values = [shown(field(report, name)) for name in figures]
         table.add_row(report["scenario"], report["sync"], result, *values)
-    return table
+    failures = (Text(f"{report['scenario']}: {each}", "red") for report in reports for each in report["failures"])
+    return Group(table, *failures)
 
 
 def render_kept(runs: Sequence[DrillRun]) -> Table:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from replicator.failover.planned import RequiredEntries
-from replicator.failover.report import SubscriptionReport, TopicReport
+from replicator.failover.report import WHAT_IS_LEFT, SubscriptionReport, TopicReport
 from snapshots.ack_vector import Range, claimed, merged_ranges, within, without
 from snapshots.position import BEFORE_ALL, Position
 from snapshots.starts import end_before, end_of_earlier_lives, from_data
@@ -162,7 +162,7 @@ def _compare_digests(origin: str, name: str, here: Digest, there: Digest) -> _Co
     ]
     what = [f"{str(ours[each])[:8]} of {each}'s messages" for each in compared if each not in different]
     what += [f"the same of {each} up to {their_marks[each]}" for each in different if each not in more]
-    evidence = ["what is left: " + ", ".join(what)] if what else []
+    evidence = [WHAT_IS_LEFT + ", ".join(what)] if what else []
     evidence += ["more of " + ", ".join(more) + " is acknowledged there"] if more else []
     ahead = {each for each in marks if position(marks[each]) > position(their_marks.get(each, str(BEFORE_ALL)))}
     return _Compared(True, ", ".join(evidence), origin in ahead, not more and ahead <= {origin})
@@ -256,9 +256,11 @@ def note_of_unreplicated(topics: Mapping[str, Mapping[str, Any]], target: str) -
         return None
     named = ", ".join(found[:UNREPLICATED_NAMED_MAX])
     more = len(found) - UNREPLICATED_NAMED_MAX
+    one = len(found) == 1
     return (
-        f"not compared, because they are not replicated: {len(found)} subscription{'s' * (len(found) != 1)} "
-        f"({named}{f', and {more} more' if more > 0 else ''}). Their consumers do not find their positions at {target}."
+        f"{'1 subscription is' if one else f'{len(found):,} subscriptions are'} not compared, because "
+        f"{'it is' if one else 'they are'} not replicated ({named}{f', and {more:,} more' if more > 0 else ''}). "
+        f"{'Its' if one else 'Their'} consumers do not find their positions at {target}."
     )
 
 

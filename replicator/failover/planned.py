@@ -293,7 +293,7 @@ def why_stopped(source: str, target: str, missing: Mapping[str, str], obstacles:
 
 def _listed(topics: Sequence[str], between: str) -> str:
     more = len(topics) - NAMED_MAX
-    return between.join(topics[:NAMED_MAX]) + (f" and {more} more topics" if more > 0 else "")
+    return between.join(topics[:NAMED_MAX]) + (f" and {more:,} more topic{'s' * (more > 1)}" if more > 0 else "")
 
 
 def _lacks(goal: RequiredEntries, copy: RequiredEntries | None, earlier: Sequence[Position]) -> str | None:
@@ -302,11 +302,11 @@ def _lacks(goal: RequiredEntries, copy: RequiredEntries | None, earlier: Sequenc
     ``earlier`` are the messages of earlier lives that the target lacks.
     """
     if copy is None:
-        return f"it has nothing of it, {goal.last} is the last"
+        return "it has nothing of it"
     if copy.incarnation != goal.incarnation:
         return "it has another life of it"
     if copy.last < goal.last:
-        return f"it has up to {copy.last} of {goal.last}"
+        return "its newest messages are missing"
     if earlier:
-        return f"it lacks messages that belong to an earlier life, or that a reclaim put back, up to {earlier[-1]}"
+        return "it lacks messages that belong to an earlier life, or that a reclaim put back"
     return None

@@ -201,7 +201,9 @@ class PlannedRun:
         for each in await self._evidence.compare_drained(self._report.source, self._report.target, topics):
             unequal = [sub for sub in each.subscriptions if not sub.equal]
             if unequal:
-                different[each.topic] = f"subscription {unequal[0].name}: {unequal[0].evidence}"
+                different[each.topic] = (
+                    f"subscription {unequal[0].name}: {unequal[0].difference or 'messages are missing'}"
+                )
         actions = self._core.on_compared(different, self._now_ms(), await self._obstacles(different))
         await self._pause(actions, "acknowledgements")
         return actions
@@ -217,7 +219,8 @@ class PlannedRun:
     async def _pause(self, actions: Sequence[Action], what: str) -> None:
         if self._core.step in (Step.CHECK, Step.DRAIN, Step.FLUSH) and actions:
             waiting = len(self._core.missing)
-            self._progress(f"{self._report.target} waits for {what} of {waiting} topics")
+            topics = "1 topic" if waiting == 1 else f"{waiting:,} topics"
+            self._progress(f"{self._report.target} waits for {what} of {topics}")
             await asyncio.sleep(ASK_AGAIN_SECONDS)
 
     async def _write(self) -> list[Action]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from replicator.failover.json_types import FailoverStatus, SwitchAnswer
+
+WHAT_IS_LEFT: Final = "what is left: "
+"""Beginning of evidence that has digests and positions. It shows that two states agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,13 @@ class SubscriptionReport:
     evidence: str
     may_be_repeated: int | None
     held_entries: int = 0
+
+    @property
+    def difference(self) -> str:
+        """Return in words how the states differ. The text is empty if the target only lacks messages: the evidence then
+        has digests and positions of the rest, which is the same.
+        """
+        return "" if self.evidence.startswith(WHAT_IS_LEFT) else self.evidence
 
 
 @dataclass(frozen=True, slots=True)

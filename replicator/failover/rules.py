@@ -104,8 +104,8 @@ def differences(source: Rules, target: Rules) -> list[str]:
         *_of_policies(source, target),
         *_of_topics(source, target),
     ]
-    if len(found) > LISTED_MAX:
-        return [*found[:LISTED_MAX], f"… and {len(found) - LISTED_MAX} more differences"]
+    if (more := len(found) - LISTED_MAX) > 0:
+        return [*found[:LISTED_MAX], f"… and {more:,} more difference{'s' * (more > 1)}"]
     return found
 
 

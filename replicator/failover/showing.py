@@ -23,36 +23,36 @@ NAMES_SHOWN_MAX: Final = 3
 """Topics or subscriptions that one sentence names."""
 PLANNED_KINDS: Final = ("planned", "failback")
 _DEFAULT_NAMESPACE: Final = "public/default/"
-_STATUS_LINES: Final = 12
-"""Lines of a status beside its topics: the headings of its table and what came of the switch."""
+_TABLE_LINES: Final = 6
+"""Lines of the status's table beside its clusters, which take two lines each on a narrow screen."""
+_STATUS_LINES_MIN: Final = 12
+"""Lines of a status for its sentences, even if its table fills the screen."""
 
 
 def shown_switch(report: SwitchReport, *, details: bool = False) -> RenderableType:
     """Return a switch's report to print: at most one screen of sentences, or everything with ``details``."""
     if details:
-        return _uncut([*_of_clusters(report), *_summary(report), *_remarks(report, None), *_positions(report)])
-    always = [*_of_clusters(report), *_summary(report), *_remarks(report, DIFFERENCES_SHOWN_MAX)]
+        return _uncut([*_of_clusters(report), *_summary(report), *_differences(report, None), *_positions(report)])
+    always = [*_of_clusters(report), *_summary(report), *_differences(report, DIFFERENCES_SHOWN_MAX)]
     worst_first = sorted(filter(_needs_attention, report.topics), key=_severity_key)
     return Screenful(always, [Sentence(_of_topic(each, report)) for each in worst_first])
 
 
 def shown_status(report: StatusReport, *, details: bool = False) -> RenderableType:
     """Return who serves whom, and which topics wait for messages that a switch left behind."""
-    parts: list[RenderableType] = [_clusters_table(report)]
+    always = [Sentence(f"{state['error'].rstrip('.')}.", "red") for state in report.states.values() if "error" in state]
     if not report.agreed:
-        parts.append(Text("The clusters do not agree on the epoch; the highest wins as soon as they hear of it."))
-    if report.switch is None:
-        return Group(*parts)
-    switch = report.switch
-    source, target = str(switch["source"]), str(switch["target"])
-    parts.append(f"Newest switch: {switch['kind']}, {source} to {target}, {_moment(switch['at_ms'])}.")
-    parts.append(_stranded_line(report, source, target))
-    waiting = [each for each in report.stranded or () if not each.flowed]
-    waiting.sort(key=lambda each: (-each.messages, each.topic))
-    sentences = [Sentence(_of_stranded(each, source, target)) for each in waiting]
-    room = max(1, SCREEN_LINES_MAX - _STATUS_LINES - len(report.states))
-    parts.append(_uncut(sentences) if details else Screenful((), sentences, lines_max=room))
-    return Group(*parts)
+        always.append(Sentence("The clusters do not agree on the epoch; the highest wins as soon as they hear of it."))
+    waiting: list[Sentence] = []
+    if (switch := report.switch) is not None:
+        source, target = str(switch["source"]), str(switch["target"])
+        always.append(Sentence(f"Newest switch: {switch['kind']}, {source} to {target}, {_moment(switch['at_ms'])}."))
+        always.append(Sentence(_stranded_line(report, source, target), whole=True))
+        stranded = sorted(report.stranded or (), key=lambda each: (-each.messages, each.topic))
+        waiting = [Sentence(_of_stranded(each, source, target)) for each in stranded if not each.flowed]
+    room = max(SCREEN_LINES_MAX - _TABLE_LINES - 2 * len(report.states), _STATUS_LINES_MIN)
+    shown = _uncut([*always, *waiting]) if details else Screenful(always, waiting, lines_max=room)
+    return Group(_clusters_table(report), shown)
 
 
 def _uncut(sentences: Sequence[Sentence]) -> Group:
@@ -66,9 +66,10 @@ def _uncut(sentences: Sequence[Sentence]) -> Group:
 
 
 def _of_clusters(report: SwitchReport) -> Iterator[Sentence]:
-    """Yield sentences about the state of each cluster, the target first.
+    """Yield sentences about the state of each cluster, the target first, and the notes.
 
-    The first sentence also says which messages of the source the target lacks.
+    The first sentence says whether the target serves the clients, or why not, and what it lacks of the source. The
+    notes come early: one of them may say that a planned switch is refused.
     """
     homes = ", ".join(report.homes)
     lacks = _lacks(report)
@@ -77,7 +78,8 @@ def _of_clusters(report: SwitchReport) -> Iterator[Sentence]:
     elif report.outcome == "dry run":
         yield Sentence(f"Dry run: {report.target} would serve {homes}. Nothing was changed. {lacks}")
     else:
-        yield Sentence(f"Refused: {report.reason}. Nothing was switched. {lacks}", "red")
+        yield Sentence(f"Refused: {report.reason.rstrip('.')}.", "red", whole=True)
+        yield Sentence(f"Nothing was switched. {lacks}")
     if not report.source_answers:
         told = report.announced.get(report.source)
         yield Sentence(f"{report.source} does not answer{f': {told}' if told else ''}.", "yellow")
@@ -86,24 +88,28 @@ def _of_clusters(report: SwitchReport) -> Iterator[Sentence]:
     for cluster, told in report.announced.items():
         if cluster != report.source or report.source_answers:
             yield Sentence(f"{cluster} {told}.")
+    for note in report.notes:
+        yield Sentence(note, whole=True)
 
 
 def _lacks(report: SwitchReport) -> str:
     """Return a sentence about the messages and acknowledgements of the source that the target lacks."""
+    it, start = ("it", "It") if report.outcome == "done" else (report.target, report.target)
     if not report.source_answers:
         since = "" if report.unknown_since_ms is None else f" since {_moment(report.unknown_since_ms)}"
-        return f"What it lacks of {report.source} is unknown{since}."
+        return f"What {it} lacks of {report.source} is unknown{since}."
     if report.source_unknown:
-        return f"What it lacks of {report.source} is unknown: {report.source_unknown}."
+        return f"What {it} lacks of {report.source} is unknown: {report.source_unknown}."
     if not report.topics:
         return "No topic was compared."
     received, repeated = report.not_received, report.may_be_repeated
     equal = all(each.equal for topic in report.topics for each in topic.subscriptions)
     if received == 0 and repeated == 0 and equal:
-        return f"It has every message of {report.source} that links carry to it, and every acknowledgement."
+        return f"{start} has every message of {report.source} that links carry to it, and every acknowledgement."
     messages = "an unknown number of messages" if received is None else _messages(received)
     again = "an unknown number of" if repeated is None else f"at most {repeated:,}" if repeated else "no"
-    return f"It lacks {messages} of {report.source}; {again} acknowledged ones may be repeated."
+    ones = "one" if repeated == 1 else "ones"
+    return f"{start} lacks {messages} of {report.source}; {again} acknowledged {ones} may be repeated."
 
 
 # A switch: its topics.
@@ -166,7 +172,7 @@ def _of_topic(topic: TopicReport, report: SwitchReport) -> str:
 
 
 def _of_subscription(subscription: SubscriptionReport) -> str:
-    why = f" ({subscription.evidence})" if subscription.evidence else ""
+    why = f" ({subscription.difference})" if subscription.difference else ""
     match subscription.may_be_repeated:
         case None:
             return f"how much subscription {subscription.name} repeats is unknown{why}"
@@ -194,19 +200,17 @@ def _positions(report: SwitchReport) -> Iterator[Sentence]:
         yield Sentence(f"step {step}: {seconds:.3f} s")
 
 
-# A switch: what else there is to know.
+# A switch: what clients would find otherwise.
 
 
-def _remarks(report: SwitchReport, differences_max: int | None) -> Iterator[Sentence]:
-    """Yield the notes, and at most ``differences_max`` differences between the clusters. None means all differences."""
-    for note in report.notes:
-        yield Sentence(note)
+def _differences(report: SwitchReport, shown_max: int | None) -> Iterator[Sentence]:
+    """Yield at most ``shown_max`` differences between the clusters, and a count of the rest. None means all of them."""
     if report.differences:
         yield Sentence(f"differences that clients would find at {report.target}:", "yellow")
-        for each in report.differences[:differences_max]:
+        for each in report.differences[:shown_max]:
             yield Sentence(f"  {each}")
-        if differences_max is not None and (more := len(report.differences) - differences_max) > 0:
-            yield Sentence(f"  … and {more:,} more differences: --details")
+        if shown_max is not None and (more := len(report.differences) - shown_max) > 0:
+            yield Sentence(f"  … and {more:,} more difference{'s' * (more > 1)}: --details")
     elif report.differences is not None:
         yield Sentence(
             "tenants, namespaces, permissions, policies, schemas, partitions: the same "
@@ -223,7 +227,7 @@ def _clusters_table(report: StatusReport) -> Table:
         table.add_column(heading, overflow="fold")
     for cluster, state in report.states.items():
         if "error" in state:
-            table.add_row(cluster, Text(state["error"], style="red"), "", "", "", "")
+            table.add_row(cluster, Text("no answer", style="red"), "", "", "", "")
             continue
         style = "red" if state["fenced"] else "green"
         serves = ", ".join(state["serves"]) or "nobody: fenced"

@@ -47,10 +47,15 @@ def in_one_line(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One sentence of a report, with the style of rich that it is shown in."""
+    """One sentence of a report, with the style of rich that it is shown in.
+
+    A ``whole`` sentence may take three quarters of the report's lines, as a reason that ends with the command to give.
+    Others are cut at :data:`SENTENCE_CHARACTERS_MAX`.
+    """
 
     text: str
     style: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ class Screenful:
         """Return the texts that fit, and how many are left out."""
         shown: list[Text] = []
         room, count = self.lines_max, len(self.always) + len(self.sentences)
-        for number, text in enumerate(self._texts()):
+        for number, text in enumerate(self._texts(console, options.max_width)):
             lines = len(text.wrap(console, options.max_width))
             reserve = 0 if number + 1 == count else 1  # for the line that counts the rest
             if lines > room - reserve:
@@ -85,9 +90,24 @@ class Screenful:
             room -= lines
         return shown, 0
 
-    def _texts(self) -> Iterator[Text]:
+    def _texts(self, console: Console, width: int) -> Iterator[Text]:
         for sentence in (*self.always, *self.sentences):
             text = in_one_line(sentence.text)
+            if sentence.whole:
+                yield _cut(Text(text, style=sentence.style), console, width, self.lines_max * 3 // 4)
+                continue
             if len(text) > SENTENCE_CHARACTERS_MAX:
                 text = f"{text[: SENTENCE_CHARACTERS_MAX - 1]}…"
             yield Text(text, style=sentence.style)
+
+
+def _cut(text: Text, console: Console, width: int, lines_max: int) -> Text:
+    """Return ``text``, or its first ``lines_max`` lines if it takes more of them at ``width``."""
+    lines = text.wrap(console, width)
+    if len(lines) <= lines_max:
+        return text
+    last = lines[lines_max - 1]
+    last.rstrip()
+    last.truncate(width - 1)
+    last.append("…")
+    return Text("\n").join(lines[:lines_max])

@@ -301,6 +301,8 @@ def test_a_planned_switch_to_a_cluster_that_deleted_a_topic_is_refused_and_names
         dry_run = deployed.report("failover", "--from", "A", "--to", "B", "--dry-run")
         report = deployed.report("failover", "--from", "A", "--to", "B", status=1)
         assert [each["step"] for each in report["steps"]] == ["check"], "nothing was fenced"
+        screen = " ".join(deployed.command("failover", "--from", "A", "--to", "B").stdout.split())
+        assert screen.startswith(f"Refused: {report['reason']}. Nothing was switched. B lacks 3 messages of A;")
         for said in (report["reason"], *(note for note in dry_run["notes"] if "planned switch" in note)):
             assert said.count(f"`replicator topics {made}`") == 1
         assert any("planned switch" in note for note in dry_run["notes"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,8 +77,12 @@ def test_a_planned_failover_that_is_refused_prints_a_screen_and_json_has_every_t
     ends = ("--from", "A", "--to", "B", "--planned", "--timeout", "1")
     refused = deployed.command("failover", *ends, file=linked)
     assert refused.returncode == 1, refused.stderr
-    assert refused.stdout.startswith("Refused: ")
+    assert refused.stdout.startswith("Refused: B does not have every message of A within the time: ")
+    assert (
+        "\nNothing was switched. B lacks 1,830 messages of A; no acknowledged ones may be repeated." in refused.stdout
+    )
     assert len(refused.stdout.splitlines()) <= 40
+    assert not re.search(r"\d+:\d+", refused.stdout), "positions are in the details"
     found = json.loads(deployed.command("failover", *ends, "--dry-run", "--output", "json", file=linked).stdout)
     assert len(found["topics"]) == TOPICS
     details = deployed.command("failover", *ends, "--dry-run", "--details", file=linked).stdout

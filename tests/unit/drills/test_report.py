@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -10,9 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from replicator.cli.output import SafeConsole
 from replicator.drills.measures import measure
 from replicator.drills.observations import DrillSubscription, FailoverKind, Observations
-from replicator.drills.report import build_report, write
+from replicator.drills.report import build_report, render_table, write
 from replicator.engine.types import SubscriptionType
 from snapshots.position import Position
 
@@ -102,6 +104,20 @@ def test_each_fault_alone_fails_the_drill_and_is_named(
     report = report_of(observations, **changes)
     assert report["passed"] is False
     assert len([failure for failure in report["failures"] if named in failure]) >= 1, report["failures"]
+
+
+def test_no_name_of_a_subscription_is_broken_on_a_screen_of_eighty_columns() -> None:
+    report = report_of(observed())
+    names = [f"drill-{kind}" for kind in ("exclusive", "shared", "key-shared", "failover", "batch-index")]
+    first = report["subscriptions"][0]
+    report["subscriptions"] = [first | {"name": name, "consumed_unique": 1_000_000} for name in names]
+    console = SafeConsole(file=io.StringIO(), width=80, highlight=False, markup=False, emoji=False)
+    console.print(render_table(report), crop=False)
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert [name for name in ("subscription", *names) if not re.search(rf"^[│┃] {name} ", shown, re.M)] == []
+    assert shown.count("1,000,000") == len(names)
+    assert max(map(len, shown.splitlines())) == 80
 
 
 def test_the_page_stands_alone_and_shows_text_as_text(tmp_path: Path) -> None:

@@ -322,11 +322,13 @@ def test_without_the_source_nothing_is_called_zero() -> None:
 def test_subscriptions_that_are_not_replicated_are_named_and_not_passed_over_in_silence() -> None:
     note = note_of_unreplicated({NAME: topic()}, "B")
     assert note is not None
-    assert f"1 subscription (own of {NAME})" in note
+    assert note.startswith(
+        f"1 subscription is not compared, because it is not replicated (own of {NAME}). Its consumers"
+    )
     assert "at B" in note
     of_many = note_of_unreplicated({f"{NAME}-{number}": topic() for number in range(7)}, "B")
     assert of_many is not None
-    assert "7 subscriptions" in of_many
+    assert of_many.startswith("7 subscriptions are not compared, because they are not replicated (own of ")
     assert "and 2 more" in of_many
     replicated = topic()
     del replicated["subscriptions"]["own"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,6 +138,87 @@ def test_the_status_names_the_topics_that_wait_the_worst_first() -> None:
     waiting = [line for line in shown if line.startswith("a/b/t")]
     assert waiting[0] == "a/b/t199: 200 messages are not at eu-west yet; they follow by links from us-east."
     assert len([line for line in lines(shown_status(status, details=True)) if line.startswith("a/b/t")]) == 100
+
+
+@pytest.mark.parametrize("count", [1, 3, 900])
+def test_the_report_of_any_number_of_topics_fits_a_screen_and_its_numbers_agree(count: int) -> None:
+    """Each third topic is the same, lacks messages, or has a subscription that differs."""
+    differs = SubscriptionReport("billing", False, "acknowledgements of us-east differ", 1)
+    topics = [
+        topic(f"t{n:03}", n % 3, *([differs] if n % 3 == 2 else []), exact=n % 3 != 2) for n in range(1, count + 1)
+    ]
+    shown = lines(shown_switch(report(*topics)))
+    assert len(shown) <= 40
+    assert not [line for line in shown if re.search(r"\b1 (messages|topics)\b|\b[2-9]\d* (message|topic)\b", line)]
+    acknowledged = {1: "no acknowledged ones", 3: "at most 1 acknowledged one", 900: "at most 300 acknowledged ones"}
+    assert acknowledged[count] in " ".join(shown[:2])
+    if count == 1:
+        assert shown[2:] == ["t001: 1 message is not at eu-west yet; it follows by links from us-east."]
+    else:
+        assert f"{count // 3} {'topic is' if count == 3 else 'topics are'} the same." in shown
+        worst = f"t{2:03}: at most 2 messages are not at eu-west yet; they follow by links from us-east; subscription"
+        assert any(line.startswith(worst) for line in shown)
+    if count == 900:
+        named = [line for line in shown if re.match(r"t\d{3}: ", line)]
+        assert shown[-1] == f"… and {600 - len(named)} more: --details"
+
+
+def test_a_subscription_whose_topic_lacks_messages_has_its_digests_only_in_the_details() -> None:
+    evidence = f"{DIGEST}, the same of us-west up to {LEDGER}:7"
+    behind = report(topic("orders", 3, SubscriptionReport("billing", False, evidence, 3)))
+    shown = lines(shown_switch(behind), 200)
+    assert shown[-1].endswith("from us-east; subscription billing may repeat at most 3 messages.")
+    assert not [line for line in shown if LEDGER in line or "3fa94c21" in line]
+    assert any(evidence in line for line in lines(shown_switch(behind, details=True), 200))
+    assert behind.as_json()["topics"][0]["subscriptions"][0]["evidence"] == evidence
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_reason_of_a_refusal_is_first_and_shown_to_its_end_which_has_the_command(width: int) -> None:
+    topics = [f"persistent://a-tenant/a-namespace/a-topic-with-a-long-name-{n}" for n in range(3)]
+    command = "`replicator topics create -f FILE --cluster eu-west {}` makes the topic anew"
+    reason = "eu-west cannot get everything of us-east until this is ended: " + "; ".join(
+        f"{name} (it has nothing of it): eu-west has deleted {name}, and link us-east->eu-west brings only messages "
+        f"that come after that: {command.format(name)}"
+        for name in topics
+    )
+    many = [topic(f"t{n}", n) for n in range(1, 900)]
+    for more, first in (
+        ({"outcome": "refused", "reason": reason}, "Refused: eu-west cannot get"),
+        ({"outcome": "dry run", "notes": [f"a planned switch is refused for the moment: {reason}"]}, "Dry run: "),
+    ):
+        shown = lines(shown_switch(report(*many, kind="planned", announced={}, **more)), width)
+        assert len(shown) <= 40
+        assert shown[0].startswith(first)
+        told = " ".join(" ".join(shown).split())
+        assert all(command.format(name) in told for name in topics)
+        assert told.index(command.format(topics[2])) < told.index("t899: 899 messages are not at eu-west yet")
+        assert "eu-west lacks 404,550 messages of us-east; no acknowledged ones may be repeated." in told
+
+
+def test_a_reason_that_ends_with_a_full_stop_has_one() -> None:
+    refused = report(outcome="refused", reason="it was told so.")
+    assert lines(shown_switch(refused))[:2] == [
+        "Refused: it was told so.",
+        "Nothing was switched. No topic was compared.",
+    ]
+
+
+def test_the_status_says_why_a_cluster_is_silent_in_a_sentence_and_not_in_a_cell() -> None:
+    why = "the worker of us-east at us-east.example.com:7000 cannot be asked: Connection refused"
+    serving = {"epoch": 1, "record": "r", "serves": ["us-east", "eu-west"], "fenced": False}
+    serving |= dict.fromkeys(("served_by", "producers", "consumers"), "eu-west")
+    shown = lines(shown_status(StatusReport(1, "eu-west", {"us-east": {"error": why}, "eu-west": serving})), 80)
+    assert "".join(shown[-2:]) == f"{why}."
+    (row,) = [line for line in shown if line.startswith("│ us-east ")]
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == ["us-east", "no answer", "", "", "", ""]
+
+
+def test_the_example_in_the_docs_is_what_a_failover_prints() -> None:
+    topics = [topic(f"t{number}") for number in range(497)]
+    shown = lines(shown_switch(report(*topics, topic("orders", 12))))
+    text = (Path(__file__).parents[3] / "docs" / "failover.md").read_text()
+    assert "\n\n" + "".join(f"    {line}\n" for line in shown) + "\n" in text
 
 
 NAMES = st.text(min_size=1, max_size=2000)
