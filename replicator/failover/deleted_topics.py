@@ -1,10 +1,11 @@
 """Topics that a cluster on the way to the target of a switch deleted. Links bring them again only with their next
 message or connection, so a planned switch would wait for them in vain.
 
-Algorithm:
-1. Ask each link on the way of which topics it has something left to bring. A link that is not connected is left out: it
-   may have to bring everything again, as to a cluster that lost its store.
-2. Then ask the clusters which topics they have. A topic that its link brought whole, and that the link's destination
+Algorithm, in this order, so that a topic that is made meanwhile is not taken for a deleted one:
+1. Ask the sources of the links on the way which topics they have.
+2. Ask each link of which topics it has something left to bring. A link that is not connected is left out: it may have
+   to bring everything again, as to a cluster that lost its store.
+3. Ask the destinations which topics they have. A topic that its link brought whole, and that the link's destination
    does not have, was deleted there.
 """
 
@@ -59,13 +60,13 @@ async def with_deleted(peers: Peers, origin: str, way: Way, names: Collection[st
         for link in each
         if link.destination in leading and not {link.source, link.destination} & way.silent
     ]
+    named = None if names is None else set(names)
+    sources = await _briefs(peers, {link.source for link in links}, named)
     to_bring = await asyncio.gather(*(_left_to_bring(peers, link) for link in links))
-    clusters = sorted({name for link in links for name in (link.source, link.destination)})
-    asked = await asyncio.gather(*(_brief(peers, cluster, names) for cluster in clusters))
-    found = {cluster: brief for cluster, brief in zip(clusters, asked, strict=True) if brief is not None}
+    destinations = await _briefs(peers, {link.destination for link in links}, named)
     stopped = dict(way.stopped)
     for link, left in zip(links, to_bring, strict=True):
-        here, there = found.get(link.source), found.get(link.destination)
+        here, there = sources[link.source], destinations[link.destination]
         if left is None or here is None or there is None:
             continue
         deleted = {
@@ -73,14 +74,15 @@ async def with_deleted(peers: Peers, origin: str, way: Way, names: Collection[st
             for topic, each in here.topics.items()
             if topic not in there.topics
             and topic not in left
-            and (origin in each["has"] if names is None else topic in names)
+            and (origin in each["has"] if named is None else topic in named and each["has"])
             and way.topology.carries(link, topic)
             and here.lets_through(topic, link.destination)
         }
         if deleted:
             before = stopped.get(link.key, StoppedLink(link, False, {}))
             stopped[link.key] = replace(before, halted={**deleted, **before.halted})
-    return replace(way, stopped=stopped, silent=way.silent | (set(clusters) - set(found)))
+    silent = {cluster for found in (sources, destinations) for cluster, brief in found.items() if brief is None}
+    return replace(way, stopped=stopped, silent=way.silent | silent)
 
 
 async def _left_to_bring(peers: Peers, link: Link) -> Collection[str] | None:
@@ -93,6 +95,11 @@ async def _left_to_bring(peers: Peers, link: Link) -> Collection[str] | None:
     return None if len(backlogs) >= BACKLOGS_SHOWN_MAX or state not in CONNECTED else backlogs
 
 
+async def _briefs(peers: Peers, clusters: Collection[str], names: Collection[str] | None) -> dict[str, Brief | None]:
+    """Return by cluster what :func:`_brief` says."""
+    return dict(zip(clusters, await asyncio.gather(*(_brief(peers, each, names) for each in clusters)), strict=True))
+
+
 async def _brief(peers: Peers, cluster: str, names: Collection[str] | None) -> Brief | None:
     """Return which topics a cluster has, or which of ``names``; None if the cluster does not say so."""
     body: dict[str, Any] = {"brief": True}
@@ -100,8 +107,11 @@ async def _brief(peers: Peers, cluster: str, names: Collection[str] | None) -> B
         body["names"] = list(names)
     try:
         answer = await peers.call(cluster, "POST", f"{PATH}/topics", body, seconds_max=WORK_SECONDS_MAX)
-        return Brief(comparing.by_name(answer), answer.get("partitioned", {}))
-    except (FailoverError, KeyError, TypeError):
+        topics = comparing.by_name(answer)
+        if not all("has" in each and "clusters" in each for each in topics.values()):
+            return None
+        return Brief(topics, answer.get("partitioned") or {})
+    except (FailoverError, KeyError, TypeError, AttributeError):
         return None
 
 

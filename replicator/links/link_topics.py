@@ -73,6 +73,8 @@ class LinkTopics:
         """Topics that the destination deleted and made again, so markers alone do not make them."""
         self._made_since: set[str] = set()
         """Topics that the destination made since it was last asked about them: an older answer does not count."""
+        self._told_again: set[str] = set()
+        """Topics of which the destination has nothing, and whose subscriptions it is told again."""
         self._engine = engine
         self._route = route
         self._index = index
@@ -203,6 +205,7 @@ class LinkTopics:
         self.unsettled.pop(name, None)
         self._reported.pop(name, None)
         self._made_since.discard(name)
+        self._told_again.discard(name)
         self.ending.forget(name)
         self._refusals.forget(name)
 
@@ -450,7 +453,8 @@ class LinkTopics:
             link = self._route.link
             log.warning("destination lost a part of its copy", link=link.key, topic=topic.name, has=str(start.read))
             self._on_lost_copy(topic.name)
-        elif self.start_positions.has_nothing_again(topic, there):
+        elif topic.name not in self._told_again and self.start_positions.has_nothing_again(topic, there):
+            self._told_again.add(topic.name)
             self._on_lost_copy(topic.name)
         return start
 
@@ -481,6 +485,7 @@ class LinkTopics:
         if topic is not None and copy is not None:
             self._holding.move(topic, copy.acknowledged)
             if copy.sent:  # else the destination never had anything of it, however far the log was read
+                self._told_again.discard(name)
                 if self.memory.moved(topic.topic_id, copy.acknowledged):
                     self._news[name] = None
                 if len(copy.sent) != self._origins_told.get(name):

@@ -107,8 +107,8 @@ REVERTS: Final[Mapping[str, tuple[Edit, ...]]] = {
     "added-partitions-get-no-subscriptions": (
         Edit(
             "replicator.engine.topics.partitioned_topics",
-            "        if is_new and index and first is not None:\n",
-            "        if is_new and index and first is topic:\n",
+            "        if whole is None or not before:\n",
+            "        if whole is None or before:\n",
         ),
     ),
     "trimmed-messages-are-claimed-by-a-later-generation": (

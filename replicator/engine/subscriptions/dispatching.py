@@ -314,7 +314,7 @@ class Dispatching:
             return
         for change in self.pump.dispatcher.take_active_changes():
             self._topic.loop.call_soon(self._tell_active, change.consumer_id, change.active)
-        self.pump.postpone()  # a consumer hears that it is active before it gets messages
+        self.pump.postpone()  # this project's clients hear that they are active before they get messages
 
     def _tell_active(self, consumer_id: int, active: bool) -> None:
         consumer = self.consumers.get(consumer_id)

@@ -5,8 +5,9 @@
 3. With the first change that names it, a namespace is made in the same transaction.
 4. A partitioned topic that this cluster deleted on purpose is not made again only because another cluster has it. It is
    made again with the first message, or if the other cluster's topic was made after that deletion.
-5. A new partition of an existing topic gets the subscriptions and policies of the first partition. A link that brings
-   the number makes it, too: messages of another cluster may come before any consumer connects.
+5. A new partition of an existing topic gets the subscriptions and policies of an earlier partition: messages may come
+   before any consumer connects. Where a link brings the number, replicated subscriptions are left out: the other
+   cluster tells of them, and may have deleted one.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from replicator.engine.topics.topic_deleting import TopicDeleting
 from replicator.engine.topics.topic_making import TopicMaking
 from snapshots.position import BEFORE_ALL
 
+EQUIPPED_AT_ONCE: Final = 20
+"""Limit of new partitions that get subscriptions at the same time. Other tasks of the event loop run in between."""
 PARTITIONS_AT_ONCE: Final = 1_000
 """Limit of partitions that are created together. They share a commit, and leave room for others in the writer's
 queue."""
@@ -144,7 +147,7 @@ class PartitionedTopics:
         """
         wanted = check_new(name, partitions)
 
-        async def grow() -> None:
+        async def grow() -> int:
             existing = self._catalog.index.partitioned(parse_topic(wanted.name))
             if existing is None:
                 raise TopicNotFound(f"cluster {self._cluster!r} has no partitioned topic {wanted.name!r}")
@@ -154,8 +157,9 @@ class PartitionedTopics:
                     f"not {partitions}"
                 )
             await self._make(wanted, existing)
+            return existing.partitions
 
-        await self._changes.alone(grow)
+        await self._equip(wanted.name, await self._changes.alone(grow), replicated=True)
 
     async def adopt(
         self,
@@ -181,9 +185,12 @@ class PartitionedTopics:
                 return 0
             if existing is None or existing.partitions < partitions:
                 await self._make(wanted, existing, known)
-            return self.count(name)
+            return 0 if existing is None else existing.partitions
 
-        return await self._changes.alone(adopt)
+        before = await self._changes.alone(adopt)
+        if before and before < partitions:
+            await self._equip(wanted.name, before, replicated=False)
+        return self.count(name)
 
     async def delete(self, name: str, *, force: bool = False) -> None:
         """Delete a partitioned topic with all its partitions, in one step; see :meth:`TopicDeleting.delete`."""
@@ -239,16 +246,29 @@ class PartitionedTopics:
                 listener.on_partitions(wanted.name, wanted.partitions)
         for first in range(0, wanted.partitions, PARTITIONS_AT_ONCE):
             following = range(first, min(first + PARTITIONS_AT_ONCE, wanted.partitions))
-            await asyncio.gather(*(self._make_partition(wanted, index, existing) for index in following))
+            await asyncio.gather(*(self._making.make(parse_topic(wanted.partition(index))) for index in following))
         self._loaded.tell(changes)
 
-    async def _make_partition(self, wanted: PartitionedTopic, index: int, existing: PartitionedTopic | None) -> None:
-        name = wanted.partition(index)
-        is_new = existing is not None and (index >= existing.partitions or name not in self._loaded.by_name)
-        topic = await self._making.make(parse_topic(name))
-        first = self._loaded.by_name.get(wanted.partition(0))
-        if is_new and index and first is not None:
-            await _equip(topic, first)
+    async def _equip(self, name: str, before: int, *, replicated: bool) -> None:
+        """Give all partitions from the index ``before`` on the policies and subscriptions of an earlier one.
+
+        With ``replicated`` False, leave out replicated subscriptions.
+        """
+        whole = self._catalog.index.partitioned(parse_topic(name))
+        if whole is None or not before:
+            return
+        found = (self._loaded.by_name.get(whole.partition(index)) for index in range(before))
+        first = next((topic for topic in found if topic is not None), None)
+        if first is None:
+            return
+        room = asyncio.Semaphore(EQUIPPED_AT_ONCE)
+
+        async def equip(new: Topic) -> None:
+            async with room:
+                await _equip(new, first, replicated=replicated)
+
+        new = (self._loaded.by_name.get(whole.partition(index)) for index in range(before, whole.partitions))
+        await asyncio.gather(*(equip(topic) for topic in new if topic is not None))
 
     def _check_not_plain(self, wanted: PartitionedTopic) -> None:
         if wanted.name in self._loaded.by_name or wanted.name in self._changes.being_made:
@@ -259,7 +279,7 @@ class PartitionedTopics:
             check_plain(parse_topic(name), {wanted.name: wanted})
 
 
-async def _equip(new: Topic, first: Topic) -> None:
+async def _equip(new: Topic, first: Topic, *, replicated: bool) -> None:
     """Give a new partition the settings that requests for the whole topic gave the first one. Its subscriptions start
     at the beginning: they also get messages that come before they are there.
     """
@@ -267,6 +287,8 @@ async def _equip(new: Topic, first: Topic) -> None:
         await new.policies.set(first.policies.own)
     for subscription in [each for each in first.subscriptions.values() if each.durable]:
         state = subscription.cursor.state
+        if state.replicated and not replicated:
+            continue
         await new.subscriptions.create(
             subscription.name,
             BEFORE_ALL,

@@ -294,7 +294,10 @@ def test_a_planned_switch_to_a_cluster_that_deleted_a_topic_is_refused_and_names
     with deployment(tmp_path, "A", "B", links=BOTH_WAYS, databases=databases) as deployed:
         if partitions:
             deployed.ask("A", "PUT", f"{path}/partitions", partitions)
-        asyncio.run(publish(deployed.client_url("A"), b"one", b"two", b"three"))
+        asyncio.run(
+            publish(deployed.client_url("A"), b"one", b"two", topic=f"{TOPIC}-partition-0" if partitions else TOPIC)
+        )
+        asyncio.run(publish(deployed.client_url("A"), b"three", topic=f"{TOPIC}-partition-1" if partitions else TOPIC))
         deployed.until(lambda: messages_in(deployed, "B") == 3, "B has all messages")
         deployed.ask("B", "DELETE", path + deleted)
 
