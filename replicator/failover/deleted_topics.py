@@ -12,7 +12,7 @@ Algorithm, in this order, so that a topic that is made meanwhile is not taken fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
@@ -69,20 +69,33 @@ async def with_deleted(peers: Peers, origin: str, way: Way, names: Collection[st
         here, there = sources[link.source], destinations[link.destination]
         if left is None or here is None or there is None:
             continue
-        deleted = {
-            topic: Obstacle(_text(link, topic, here, there), lasting=False)
-            for topic, each in here.topics.items()
-            if topic not in there.topics
-            and topic not in left
-            and (origin in each["has"] if named is None else topic in named and each["has"])
-            and way.topology.carries(link, topic)
-            and here.lets_through(topic, link.destination)
-        }
-        if deleted:
+        brought = (
+            topic
+            for topic in (here.topics.keys() if named is None else named & here.topics.keys()) - there.topics.keys()
+            if topic not in left and way.topology.carries(link, topic)
+        )
+        if deleted := deleted_topics(link, brought, here, there, origin if named is None else None):
             before = stopped.get(link.key, StoppedLink(link, False, {}))
             stopped[link.key] = replace(before, halted={**deleted, **before.halted})
     silent = {cluster for found in (sources, destinations) for cluster, brief in found.items() if brief is None}
     return replace(way, stopped=stopped, silent=way.silent | silent)
+
+
+def deleted_topics(
+    link: Link, brought: Iterable[str], here: Brief, there: Brief, origin: str | None
+) -> dict[str, Obstacle]:
+    """Return the topics that the link's destination deleted, each with the obstacle.
+
+    ``brought`` are topics of which the link has nothing left to bring. ``here`` and ``there`` are the topics of its
+    source and its destination. Only topics that have something of ``origin`` count; None stands for any origin.
+    """
+    return {
+        topic: Obstacle(_text(link, topic, here, there), lasting=False)
+        for topic in brought
+        if topic not in there.topics
+        and here.lets_through(topic, link.destination)
+        and (here.topics[topic]["has"] if origin is None else origin in here.topics[topic]["has"])
+    }
 
 
 async def _left_to_bring(peers: Peers, link: Link) -> Collection[str] | None:
