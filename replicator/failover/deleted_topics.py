@@ -1,12 +1,12 @@
-"""Topics that a cluster on the way to the target of a switch deleted. Links bring them again only with their next
-message or connection, so a planned switch would wait for them in vain.
+"""Finds the topics that a cluster on the way to the target of a switch deleted. Links bring such a topic again only
+with its next message or connection, so a planned switch would wait for it in vain.
 
 Algorithm, in this order, so that a topic that is made meanwhile is not taken for a deleted one:
 1. Ask the sources of the links on the way which topics they have.
-2. Ask each link of which topics it has something left to bring. A link that is not connected is left out: it may have
-   to bring everything again, as to a cluster that lost its store.
-3. Ask the destinations which topics they have. A topic that its link brought whole, and that the link's destination
-   does not have, was deleted there.
+2. Ask each link which topics it has not copied to their ends. A link that is not connected is left out: perhaps its
+   destination lost its store, and the link must copy everything again.
+3. Ask the destinations which topics they have. A topic that its link has copied to its end, and that the link's
+   destination does not have, was deleted there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAMES_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """Topics of one cluster, without positions."""
+    """The topics that one cluster has. It does not say how far each of them goes."""
 
     topics: Mapping[str, Mapping[str, Any]]
     """By name: ``clusters``, which get the topic's messages (None: all), and ``has``, origins of what the topic has."""
@@ -48,10 +48,10 @@ class Brief:
 
 
 async def with_deleted(peers: Peers, origin: str, way: Way, names: Collection[str] | None) -> Way:
-    """Return ``way`` with the topics that destinations of its links deleted.
+    """Return ``way`` with links added that stand still for a topic, because their destination deleted it.
 
-    ``names`` are the topics to look for. None means all topics that have something of ``origin``, the origin of
-    messages from the source's clients. A cluster that does not answer is added to :attr:`Way.silent`.
+    ``names`` are the topics to look for. None means all topics with messages or markers of ``origin``, under which the
+    source's clients publish. A cluster that does not answer is added to :attr:`Way.silent`.
     """
     leading = {way.target} | {name for name in peers.addresses if way.target in way.topology.reached_from(name)}
     links = [
@@ -109,7 +109,7 @@ async def _left_to_bring(peers: Peers, link: Link) -> Collection[str] | None:
 
 
 async def _briefs(peers: Peers, clusters: Collection[str], names: Collection[str] | None) -> dict[str, Brief | None]:
-    """Return by cluster what :func:`_brief` says."""
+    """Return the :class:`Brief` of each cluster; None for a cluster that gives none."""
     return dict(zip(clusters, await asyncio.gather(*(_brief(peers, each, names) for each in clusters)), strict=True))
 
 
@@ -129,7 +129,7 @@ async def _brief(peers: Peers, cluster: str, names: Collection[str] | None) -> B
 
 
 def _text(link: Link, topic: str, here: Brief, there: Brief) -> str:
-    """Return what an obstacle says of a topic that the link's destination deleted."""
+    """Return the sentence that tells an operator which topic was deleted, and which command makes it anew."""
     command, name = "create", topic
     if parse_topic(topic).partition >= 0:
         base = base_name(topic)

@@ -167,8 +167,8 @@ class PlannedRun:
         return self._core.on_checked(await self._evidence.held_up(await self._look(frozenset())))
 
     async def _look(self, silent: frozenset[str], missing: Collection[str] | None = None) -> Way:
-        """Ask how the links stand, for topics of which the target may lack something, or for all. The clusters in
-        ``silent`` are not asked."""
+        """Ask for the state of the links. ``missing`` are the topics of which the target may lack something; None means
+        all topics. The clusters in ``silent`` are not asked."""
         report = self._report
         self._way = way = await self._evidence.way(report.source, report.target, missing, silent)
         self._looked = time.monotonic()

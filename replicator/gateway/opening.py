@@ -190,7 +190,7 @@ async def _connect_consumer(connection: Connection, wanted: CommandSubscribe, sl
 
 
 def _forget_seek(connection: Connection, consumer_id: int) -> None:
-    """Forget where a seek put the consumer, which is there now, or does not come back."""
+    """Forget where a seek put the consumer: it has begun there, or will not come back."""
     connection.known_as.take(consumer_id)
     connection.put_at.take(consumer_id)
 

@@ -215,9 +215,10 @@ class StartPositions:
         return False
 
     def has_nothing_again(self, topic: Topic, there: Mapping[str, Mark]) -> bool:
-        """Return whether the destination wrote to the topic once, and has nothing of what the link carries of it.
+        """Return whether the destination once wrote to the topic, and now has none of the blocks that the link copies.
 
-        Perhaps it deleted its copy while this worker was down, and a crash lost the stored position that would tell so.
+        It may have deleted its copy while this worker was down. A crash may have lost the stored position that would
+        show this.
         """
         if topic.origins.high_water(self._route.link.destination) is None or not there.keys().isdisjoint(self._origins):
             return False

@@ -102,7 +102,7 @@ class Screenful:
 
 
 def _cut(text: Text, console: Console, width: int, lines_max: int) -> Text:
-    """Return ``text``, or its first ``lines_max`` lines if it takes more of them at ``width``."""
+    """Wrap ``text`` at ``width``, and return at most its first ``lines_max`` lines."""
     lines = text.wrap(console, width)
     if len(lines) <= lines_max:
         return text

@@ -29,7 +29,7 @@ SEEDS_OF_COMMIT: Final = 10**9
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run histories; return 1 if one failed, or did not run although there is no limit."""
+    """Run histories. Return 1 if one failed, or if one did not run and no time limit was given."""
     parser = argparse.ArgumentParser(prog="histories", description=__doc__)
     parser.add_argument("-n", type=int, default=100, help="histories to run")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first one")

@@ -216,8 +216,8 @@ class Model(Judging):
     ) -> None:
         """Record that ``cluster`` confirmed the acknowledgement of the messages ``uids``.
 
-        If it did not confirm the acknowledgement, this may be lost while clusters join the starts of a subscription
-        that two of them made: that moves the subscription, and its consumers start anew.
+        An acknowledgement that is not ``confirmed`` may be lost. This happens while clusters merge the starts of a
+        subscription that two of them made: the merge moves the subscription, and its consumers connect again.
         """
         if not confirmed and subscription.untold is not None:
             subscription.forget(uids)

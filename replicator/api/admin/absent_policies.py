@@ -54,7 +54,7 @@ def _unlimited(body: Any) -> bool:
 
 
 def _unlimited_everywhere(body: Any) -> bool:
-    """Return whether rates by cluster all mean "no limit"."""
+    """Return whether the rate of every cluster in an object means "no limit"."""
     return isinstance(body, dict) and all(map(_unlimited, body.values()))
 
 

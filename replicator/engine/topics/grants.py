@@ -136,7 +136,7 @@ class GrantTable:
         return [(TABLE, name.encode(), granted.encode()) for name, granted in grants.items()]
 
     def keep(self, grants: Mapping[str, Grants]) -> None:
-        """Take over ``grants``, which the store has, in place of what was granted for the same names."""
+        """Put ``grants``, which are stored already, in the place of the earlier grants for the same names."""
         for name, granted in grants.items():
             self._keep(name, granted)
 

@@ -250,7 +250,7 @@ class PartitionedTopics:
         self._loaded.tell(changes)
 
     async def _equip(self, name: str, before: int, *, replicated: bool) -> None:
-        """Give all partitions from the index ``before`` on the policies and subscriptions of an earlier one.
+        """Copy the policies and subscriptions of a partition below the index ``before`` to all from that index on.
 
         With ``replicated`` False, leave out replicated subscriptions.
         """
@@ -280,8 +280,8 @@ class PartitionedTopics:
 
 
 async def _equip(new: Topic, first: Topic, *, replicated: bool) -> None:
-    """Give a new partition the settings that requests for the whole topic gave the first one. Its subscriptions start
-    at the beginning: they also get messages that come before they are there.
+    """Copy the policies and subscriptions of the partition ``first`` to a new partition. The copied subscriptions start
+    at its first message, because messages may come before the subscriptions are made.
     """
     if first.policies.own is not None and new.policies.own is None:
         await new.policies.set(first.policies.own)
