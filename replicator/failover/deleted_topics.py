@@ -1,4 +1,4 @@
-"""Finds the topics that a cluster on the way to the target of a switch deleted. Links bring such a topic again only
+"""Search for topics that a cluster on the way to the target of a switch deleted. Links bring such a topic again only
 with its next message or connection, so a planned switch would wait for it in vain.
 
 Algorithm, in this order, so that a topic that is made meanwhile is not taken for a deleted one:

@@ -1,4 +1,4 @@
-"""Known sequences of few steps. Each fix that can be taken back has a sequence of the same name. It fails without the fix.
+"""Known sequences of few steps. Each fix that can be taken back has a sequence of its name, which fails without it.
 
 The other sequences once failed, or have steps that are rarely drawn.
 

@@ -1,4 +1,4 @@
-"""Which topics count as deleted at the destination of a link, and what is said of them."""
+"""A topic counts as deleted where a link brought it whole and its destination lacks it; the obstacle says what to do."""
 
 from __future__ import annotations
 
