@@ -1,4 +1,4 @@
-"""A topic counts as deleted where a link brought it whole and its destination lacks it; the obstacle says what to do."""
+"""A topic counts as deleted where a link brought it whole and its destination lacks it. The obstacle says what helps."""
 
 from __future__ import annotations
 
