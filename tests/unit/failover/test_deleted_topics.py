@@ -1,4 +1,4 @@
-"""A topic counts as deleted where a link brought it whole and its destination lacks it. The obstacle says what helps."""
+"""A topic counts as deleted where a link brought it whole and its destination lacks it."""
 
 from __future__ import annotations
 
