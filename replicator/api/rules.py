@@ -54,7 +54,8 @@ def add_rules(app: web.Application, engine: Engine, permissions: Callable[[], Pe
 def _of_permissions(engine: Engine, permissions: Permissions | None) -> dict[str, Any]:
     roles: dict[str, dict[str, list[str]]] = {}
     written: Mapping[str, Mapping[str, frozenset[str]]] = {} if permissions is None else permissions.written
-    granted = engine.catalog.grants.all()
+    catalog = engine.catalog
+    granted = {place: catalog.granted(place) for place in catalog.grants.all()}
     for source in ({place: grants.roles for place, grants in granted.items()}, written):
         for place, actions_of in source.items():
             for role, actions in actions_of.items():

@@ -102,13 +102,13 @@ class Opening:
 
 
 class StoreGrants:
-    """Grants of the store that is open; none while no store is open."""
+    """Grants of the store that is open, as far as they count; none while no store is open."""
 
     def __init__(self) -> None:
         self.engine: Engine | None = None
 
     def of(self, name: str) -> Grants:
-        return NONE if self.engine is None else self.engine.catalog.grants.of(name)
+        return NONE if self.engine is None else self.engine.catalog.granted(name)
 
     def all(self) -> Mapping[str, Grants]:
         return {} if self.engine is None else self.engine.catalog.grants.all()

@@ -4,13 +4,16 @@ error. Lists that tools read in passing are answered as empty.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from aiohttp import web
 
+from replicator.api.admin.absent_policies import ABSENT_POLICIES
 from replicator.api.admin.errors import NotSupported
 from replicator.api.admin.policies import OF_NAMESPACE, OF_TOPIC
+from replicator.api.admin.policy_shapes import ALIASES, SHAPES
 
 FUNCTIONS: Final = "there are no functions and connectors"
 SETTINGS: Final = "settings are in the topology file, none of them under Pulsar's names"
@@ -21,6 +24,8 @@ ONE_BY_ONE: Final = (
     "…/persistent/{tenant}/{namespace}/{topic}/permissions/{role}"
 )
 MIGRATION: Final = "clients move by a failover: `replicator failover`"
+GROUP: Final = f"(?!(?:{'|'.join(map(re.escape, ('backlogQuotaMap', *SHAPES, *ALIASES, *ABSENT_POLICIES)))})$)[^/]+"
+"""Names of groups, but not those of policies: these are policies of a namespace named `antiAffinity`."""
 BUNDLE: Final = "0x[0-9a-f]+_0x[0-9a-f]+"
 
 PARTS: Final[Mapping[str, str]] = {
@@ -51,7 +56,7 @@ PATHS: Final[Mapping[tuple[str, str], str]] = {
     ("*", "clusters/{cluster}/namespaceIsolationPolicies/{rest:.+}"): ONE_WORKER,
     ("POST", "namespaces/grantPermissionsOnTopics"): ONE_BY_ONE,
     ("POST", "namespaces/revokePermissionsOnTopics"): ONE_BY_ONE,
-    ("GET", "namespaces/{cluster}/antiAffinity/{group}"): ONE_WORKER,
+    ("GET", f"namespaces/{{cluster}}/antiAffinity/{{group:{GROUP}}}"): ONE_WORKER,
     ("DELETE", f"{OF_NAMESPACE}/{{bundle:{BUNDLE}}}"): ONE_BUNDLE,
     ("PUT", f"{OF_NAMESPACE}/{{bundle:{BUNDLE}}}/split"): ONE_BUNDLE,
     ("GET", f"{OF_NAMESPACE}/{{bundle:{BUNDLE}}}/topicHashPositions"): ONE_BUNDLE,

@@ -46,9 +46,9 @@ def _is(*values: Any) -> Callable[[Any], bool]:
 
 
 def _unlimited(body: Any) -> bool:
-    """Return whether a rate means "no limit": it is 0 or less."""
+    """Return whether a rate means "no limit": each of its numbers is left out, null, or 0 or less."""
     return isinstance(body, dict) and all(
-        not isinstance(value, int | float) or isinstance(value, bool) or value <= 0
+        value is None or (type(value) in (int, float) and value <= 0)
         for value in (scalar(body.get(name)) for name in RATES)
     )
 
@@ -60,7 +60,14 @@ def _unlimited_everywhere(body: Any) -> bool:
 
 def _one_copy(body: Any) -> bool:
     numbers = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
-    return isinstance(body, dict) and all(scalar(body.get(name)) in (None, 0, 1) for name in numbers)
+    return isinstance(body, dict) and all(
+        value is None or _is(0, 1)(value) for value in (body.get(name) for name in numbers)
+    )
+
+
+def _interval(body: Any) -> bool:
+    value = scalar(body)
+    return value is None or (type(value) is int and 0 <= value < 2**31)
 
 
 def _kept_when_unused(body: Any) -> bool:
@@ -88,7 +95,7 @@ ABSENT_POLICIES: Final[Mapping[str, AbsentPolicy]] = {
     "persistence": AbsentPolicy("a worker keeps one copy; copies in other clusters are made by links", None, _one_copy),
     "deduplicationSnapshotInterval": AbsentPolicy(
         "what deduplication knows is written with every commit",
-        asks_nothing=lambda body: body is None or isinstance(scalar(body), int),
+        asks_nothing=_interval,
     ),
     "offloadThreshold": AbsentPolicy(NO_OFFLOAD, -1, _is(-1)),
     "offloadThresholdInSeconds": AbsentPolicy(NO_OFFLOAD, -1, _is(-1)),

@@ -126,12 +126,17 @@ async def _stats(request: web.Request, topic: Topic) -> dict[str, Any]:
         bytes_after=lambda position: measures.bytes_after(topic, sizes, position),
         broker=own_address(request, request.app[ENGINE].cluster).http_url.partition("://")[2],
     )
-    if flag_parameter(request, "excludePublishers"):
+    if _is_true(request, "excludePublishers"):
         figures["publishers"] = []
-    if flag_parameter(request, "excludeConsumers"):
+    if _is_true(request, "excludeConsumers"):
         for subscription in figures["subscriptions"].values():
             subscription["consumers"] = []
     return figures
+
+
+def _is_true(request: web.Request, name: str) -> bool:
+    """Return whether a parameter is true. Any other text is false, as at brokers: tools send `=` and `=1`."""
+    return request.query.get(name, "").lower() == "true"
 
 
 async def _internal(request: web.Request, topic: Topic) -> dict[str, Any]:

@@ -90,6 +90,9 @@ NOTHING_SET: Final[Mapping[str, Any]] = {
 """Policies of a namespace for which nothing is set, as Pulsar shows them."""
 EMPTY_TEXTS: Final = ("", "None", "UNDEFINED")
 """Texts that tools send in unfilled fields, besides null, 0, -1, false and empty lists and objects."""
+NEVER_UNFILLED: Final = frozenset({"offload_threshold", "offload_threshold_in_seconds", "properties"})
+"""Fields in which such a value asks for something: a threshold of 0 is "offload at once". An `offload_deletion_lag_ms`
+of 0 is not among them: tools in Go send it unasked, and it asks for nothing while nothing is offloaded."""
 
 
 def routes() -> list[web.RouteDef]:
@@ -283,7 +286,9 @@ def _policies_of(engine: Engine, fields: Mapping[str, Any]) -> NamespacePolicies
     policies = NamespacePolicies()
     for name, value in fields.items():
         absent = ABSENT_FIELDS.get(name)
-        if absent is not None and not _is_empty(value) and not absent.asks_nothing(value):
+        if absent is None or value is None or absent.asks_nothing(value):
+            continue
+        if name in NEVER_UNFILLED or not _is_empty(value):
             raise NotSupported(f"policies.{name} cannot be set in this version: {absent.why}; leave it out")
     given = {name: value for name, value in fields.items() if value is not None and name in NAMESPACE_FIELDS}
     if clusters := texts_field(given.get("replication_clusters", []), "policies.replication_clusters"):
@@ -318,8 +323,11 @@ def _topic_policies_of(policies: TopicPolicies, given: Mapping[str, Any]) -> Top
 
 def _is_empty(value: Any) -> bool:
     """Return whether a field holds a value that tools send for "not set"."""
-    if isinstance(value, dict):
-        return all(_is_empty(each) for each in value.values())
-    if isinstance(value, str):
-        return value in EMPTY_TEXTS
-    return value in (None, 0, -1, False) or value == []
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            left += each.values()
+        elif each not in (EMPTY_TEXTS if isinstance(each, str) else (None, 0, -1, False, [])):
+            return False
+    return True

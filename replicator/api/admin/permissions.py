@@ -1,5 +1,8 @@
 """Permissions of namespaces and topics, in Pulsar's shape: by role a list of actions.
 
+Permissions of a partitioned topic are those of all its partitions, which have none of their own: rows that were kept
+for a partition before there was the partitioned topic do not count, and the next change deletes them.
+
 They are kept whether or not the worker asks who somebody is: they count as soon as it does. What the topology file
 grants beside them is not shown here, and cannot be revoked here.
 """
@@ -27,7 +30,7 @@ from replicator.api.admin.requests import (
 )
 from replicator.api.errors import BadRequest
 from replicator.engine.engine import Engine
-from replicator.engine.topic_name import check_subscription_name, parse_topic
+from replicator.engine.topic_name import SCHEME, check_subscription_name, parse_topic
 from replicator.engine.topics.grants import Grants
 from replicator.engine.topics.partitions import base_name
 from replicator.security.identity import ROLE_CHARS_MAX
@@ -38,6 +41,9 @@ ROLES_MAX: Final = 10_000
 MODES: Final = ("None", "Prefix")
 AUTH_POLICIES: Final = "auth_policies"
 AUTH_MODE: Final = "subscription_auth_mode"
+OF_ALL: Final = "namespace_auth"
+OF_TOPICS: Final = "destination_auth"
+OF_SUBSCRIPTIONS: Final = "subscription_auth_roles"
 
 
 def routes() -> list[web.RouteDef]:
@@ -70,10 +76,13 @@ async def of_topic(request: web.Request) -> web.Response:
     """Answer with the permissions of a topic, together with those of its namespace, as Apache Pulsar does."""
     if not request.app[ENGINE].partitioned.count(str(topic_name(request))):
         await logs_of(request)
-    of_topic, of_all = _grants(request, _topic(request)), _grants(request, _namespace(request))
-    for role, actions in of_all.roles.items():
-        of_topic = of_topic.with_role(role, actions | of_topic.roles.get(role, frozenset()))
-    return web.json_response(_listed(of_topic))
+    name = topic_name(request)
+    places = {_namespace(request), str(name), base_name(str(name)) if name.partition >= 0 else str(name)}
+    roles: dict[str, frozenset[str]] = {}
+    for place in places:
+        for role, actions in _grants(request, place).roles.items():
+            roles[role] = roles.get(role, frozenset()) | actions
+    return web.json_response(_listed(Grants(roles)))
 
 
 async def grant_on_namespace(request: web.Request) -> web.Response:
@@ -152,7 +161,7 @@ def _namespace(request: web.Request) -> str:
 
 
 def _grants(request: web.Request, name: str) -> Grants:
-    return request.app[ENGINE].catalog.grants.of(name)
+    return request.app[ENGINE].catalog.granted(name)
 
 
 async def _grant(request: web.Request, name: str) -> web.Response:
@@ -162,14 +171,19 @@ async def _grant(request: web.Request, name: str) -> web.Response:
 
 
 async def _change(request: web.Request, name: str, change: Callable[[Grants], Grants]) -> web.Response:
-    catalog, namespace = request.app[ENGINE].catalog, namespace_name(request)
+    engine, namespace = request.app[ENGINE], namespace_name(request)
+    grants_of = engine.catalog.grants
+
+    def not_counted() -> list[str]:
+        is_partitioned = name.startswith(SCHEME) and engine.partitioned.count(name) > 0
+        return grants_of.of_partitions(name) if is_partitioned else []
 
     def bounded(grants: Grants) -> Grants:
         changed = change(grants)
         _check_size(name, changed)
         return changed
 
-    await catalog.grants.change(name, bounded, lambda: catalog.namespace(namespace))
+    await grants_of.change(name, bounded, lambda: engine.catalog.namespace(namespace), not_counted)
     return no_content()
 
 
@@ -203,13 +217,13 @@ def shown_auth_policies(engine: Engine, namespace: str) -> dict[str, Any]:
     """Return the fields of a namespace's policies that show its permissions and those of its topics."""
     table = engine.catalog.grants
     grants = table.of(namespace)
-    topics = sorted(table.of_topics(namespace).items())
+    topics = [(topic, engine.catalog.granted(topic)) for topic in sorted(table.of_topics(namespace))]
     subscriptions = {name: sorted(roles) for name, roles in sorted(grants.subscriptions.items())}
     return {
         AUTH_POLICIES: {
-            "namespace_auth": _listed(grants),
-            "destination_auth": {topic: _listed(granted) for topic, granted in topics},
-            "subscription_auth_roles": subscriptions,
+            OF_ALL: _listed(grants),
+            OF_TOPICS: {topic: _listed(granted) for topic, granted in topics if granted.roles},
+            OF_SUBSCRIPTIONS: subscriptions,
         },
         AUTH_MODE: MODES[grants.prefixed],
     }
@@ -218,33 +232,58 @@ def shown_auth_policies(engine: Engine, namespace: str) -> dict[str, Any]:
 def read_auth_policies(namespace: str, policies: Mapping[str, Any]) -> dict[str, Grants]:
     """Return the permissions in the policies of a new namespace, by the name of the namespace or topic.
 
-    Raises :class:`BadRequest`, :class:`InvalidTopicName`, and :class:`PreconditionFailed` for a topic of another
-    namespace.
+    Raises :class:`BadRequest`, :class:`InvalidTopicName`, and :class:`PreconditionFailed` for a partition or a topic of
+    another namespace.
     """
     at = f"policies.{AUTH_POLICIES}"
-    fields = object_field(policies.get(AUTH_POLICIES) or {}, at)
-    grants = _with_roles(Grants(), fields.get("namespace_auth"), f"{at}.namespace_auth")
-    for subscription, roles in _entries(fields.get("subscription_auth_roles"), f"{at}.subscription_auth_roles"):
-        field = f"{at}.subscription_auth_roles.{subscription[:40]}"
-        allowed = [role_field(role, field) for role in texts_field(roles, field)]
-        grants = grants.with_subscription(check_subscription_name(subscription), allowed)
-    if _prefixed(policies.get(AUTH_MODE) or MODES[0], f"policies.{AUTH_MODE}"):
-        grants = Grants(grants.roles, grants.subscriptions, prefixed=True)
-    found = {namespace: grants}
-    for topic, roles in _entries(fields.get("destination_auth"), f"{at}.destination_auth"):
-        name = parse_topic(topic)
-        if name.full_namespace != namespace:
-            raise PreconditionFailed(f"{at}.destination_auth: {topic[:80]!r} is no topic of namespace {namespace}")
-        found[str(name)] = _with_roles(Grants(), roles, f"{at}.destination_auth.{topic[:80]}")
-    for name_of, granted in found.items():
-        _check_size(name_of, granted)
+    fields = dict(_entries(policies.get(AUTH_POLICIES), at))
+    for field in fields:
+        if field not in (OF_ALL, OF_TOPICS, OF_SUBSCRIPTIONS):
+            raise BadRequest(f"{at}: {field[:40]!r} is not one of {OF_ALL}, {OF_TOPICS}, {OF_SUBSCRIPTIONS}")
+    mode = policies.get(AUTH_MODE)
+    grants = Grants(
+        _read_roles(fields.get(OF_ALL), f"{at}.{OF_ALL}"),
+        _read_subscriptions(fields.get(OF_SUBSCRIPTIONS), f"{at}.{OF_SUBSCRIPTIONS}"),
+        prefixed=mode not in (None, "") and _prefixed(mode, f"policies.{AUTH_MODE}"),
+    )
+    found = {namespace: grants, **_read_topics(namespace, fields.get(OF_TOPICS), f"{at}.{OF_TOPICS}")}
+    for name, granted in found.items():
+        _check_size(name, granted)
     return found
 
 
-def _with_roles(grants: Grants, body: Any, field: str) -> Grants:
-    for role, actions in _entries(body, field):
-        grants = grants.with_role(role_field(role, field), _actions(actions, f"{field}.{role[:40]}"))
-    return grants
+def _read_roles(body: Any, field: str) -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for role, listed in _entries(body, field):
+        if actions := _actions(listed, f"{field}.{role[:40]}"):
+            found[role_field(role, field)] = frozenset(actions)
+    return found
+
+
+def _read_subscriptions(body: Any, field: str) -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for subscription, listed in _entries(body, field):
+        at = f"{field}.{subscription[:40]}"
+        if roles := {role_field(role, at) for role in texts_field(listed, at)}:
+            found[check_subscription_name(subscription)] = frozenset(roles)
+    return found
+
+
+def _read_topics(namespace: str, body: Any, field: str) -> dict[str, Grants]:
+    found: dict[str, Grants] = {}
+    for topic, roles in _entries(body, field):
+        name, shown = parse_topic(topic), topic[:80]
+        if name.full_namespace != namespace:
+            raise PreconditionFailed(f"{field}: {shown!r} is no topic of namespace {namespace}")
+        if name.partition >= 0:
+            raise PreconditionFailed(
+                f"{field}: {shown!r} is the name of a partition, which has the permissions of its topic: name the "
+                "topic itself, without -partition- and the number"
+            )
+        if str(name) in found:
+            raise BadRequest(f"{field}: {shown!r} names a topic that another key names too: name each topic once")
+        found[str(name)] = Grants(_read_roles(roles, f"{field}.{shown}"))
+    return found
 
 
 def _entries(body: Any, field: str) -> Iterable[tuple[str, Any]]:

@@ -21,15 +21,24 @@ from replicator.engine.errors import (
 )
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
-from replicator.engine.topic_name import EPOCHS_TOPIC, SYSTEM_NAMESPACE, SYSTEM_TENANT, check_tenant, parse_namespace
+from replicator.engine.topic_name import (
+    EPOCHS_TOPIC,
+    SCHEME,
+    SYSTEM_NAMESPACE,
+    SYSTEM_TENANT,
+    check_tenant,
+    parse_namespace,
+    parse_topic,
+)
 from replicator.engine.topics.catalog_index import CatalogIndex, Namespace
-from replicator.engine.topics.grants import Grants, GrantTable
+from replicator.engine.topics.grants import NONE, Grants, GrantTable
 from replicator.engine.topics.namespace_policies import (
     NamespacePolicies,
     check_namespace_policies,
     decode_namespace_policies,
     encode_namespace_policies,
 )
+from replicator.engine.topics.partitions import SUFFIX, base_name
 
 TENANTS: Final = "tenants"
 NAMESPACES: Final = "namespaces"
@@ -238,6 +247,17 @@ class Catalog:
         """Return the policies that apply in a namespace, whether or not it exists yet."""
         found = self.index.namespace(namespace)
         return NamespacePolicies() if found is None else found.policies
+
+    def granted(self, name: str) -> Grants:
+        """Return the grants that count for ``tenant``, ``tenant/namespace`` or a topic. A partition of a partitioned
+        topic has none of its own: those of its topic count.
+        """
+        grants = self.grants.of(name)
+        if grants == NONE or SUFFIX not in name:
+            return grants
+        partition = name.startswith(SCHEME) and parse_topic(name).partition >= 0
+        covered = partition and self.index.partitioned(parse_topic(base_name(name))) is not None
+        return NONE if covered else grants
 
     def check_takes_topics(self, namespace: str) -> None:
         """Raise :class:`NamespaceNotFound` while the namespace or its tenant is being deleted."""

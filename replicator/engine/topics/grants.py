@@ -4,9 +4,9 @@ The engine stores them and gives them no meaning; :mod:`replicator.security` dec
 with their object: in one transaction with a tenant or namespace, and before a topic. So a new topic of the same name
 does not inherit them.
 
-Table ``grants``: its key is ``tenant``, ``tenant/namespace`` or the full name of a topic (of a partitioned one, never
-of a partition). Its value is a JSON object: ``roles`` (by role its actions), ``subscriptions`` (by subscription who may
-use it) and ``prefixed``.
+Table ``grants``: its key is ``tenant``, ``tenant/namespace`` or the full name of a topic. A row of a partition counts
+only while there is no partitioned topic of its base name: see :meth:`Catalog.granted`. Its value is a JSON object:
+``roles`` (by role its actions), ``subscriptions`` (by subscription who may use it) and ``prefixed``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any, Final, Protocol
 
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
-from replicator.engine.topic_name import SCHEME
+from replicator.engine.topic_name import SCHEME, parse_topic
+from replicator.engine.topics.partitions import SUFFIX, base_name
 
 TABLE: Final = "grants"
 
@@ -116,14 +117,27 @@ class GrantTable:
         prefix = f"{SCHEME}{namespace}/"
         return {name: grants for name, grants in self._grants.items() if name.startswith(prefix)}
 
-    async def change(self, name: str, change: Callable[[Grants], Grants], check: Callable[[], object]) -> None:
-        """Replace what was granted for ``name`` by what ``change`` makes of it, unless ``check`` raises."""
+    def of_partitions(self, name: str) -> list[str]:
+        """Return the names that have grants and are those of partitions of ``name``, whatever their index."""
+        found = [each for each in self._grants if each.startswith(f"{name}{SUFFIX}") and base_name(each) == name]
+        return [each for each in found if parse_topic(each).partition >= 0]
+
+    async def change(
+        self,
+        name: str,
+        change: Callable[[Grants], Grants],
+        check: Callable[[], object],
+        without: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """Replace what was granted for ``name`` by what ``change`` makes of it, unless ``check`` raises. Delete the
+        grants for the names that ``without`` returns in the same write.
+        """
 
         async def replace() -> None:
             check()
-            grants = change(self.of(name))
-            await self._writer.put(TABLE, name.encode(), grants.encode())
-            self._keep(name, grants)
+            grants = {**dict.fromkeys(without(), NONE), name: change(self.of(name))}
+            await self._writer.put_many(self.rows_of(grants))
+            self.keep(grants)
 
         await self._changes.alone(replace)
 

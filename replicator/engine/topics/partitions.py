@@ -21,7 +21,7 @@ from replicator.engine.topic_name import TOPIC_NAME_BYTES_MAX, TopicName, parse_
 TABLE: Final = "partitioned"
 PARTITIONS_MAX: Final = 10_000
 """Limit of partitions of one topic. Each is a log with its own cursors, which takes some kB of memory."""
-_SUFFIX: Final = "-partition-"
+SUFFIX: Final = "-partition-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class PartitionedTopic:
     def partition(self, index: int) -> str:
         """Return the full name of one partition."""
         assert 0 <= index < self.partitions
-        return f"{self.name}{_SUFFIX}{index}"
+        return f"{self.name}{SUFFIX}{index}"
 
     def encode(self) -> bytes:
         return json.dumps(
@@ -60,7 +60,7 @@ def load_partitioned(store: Store) -> dict[str, PartitionedTopic]:
 
 def partition_of(name: str, partitioned: Mapping[str, PartitionedTopic]) -> PartitionedTopic | None:
     """Return the partitioned topic to which the topic ``name`` belongs, or None if it is no partition."""
-    base, separator, index = name.rpartition(_SUFFIX)
+    base, separator, index = name.rpartition(SUFFIX)
     whole = partitioned.get(base) if separator else None
     if whole is None or not index.isdecimal() or index != str(int(index)) or int(index) >= whole.partitions:
         return None
@@ -69,7 +69,7 @@ def partition_of(name: str, partitioned: Mapping[str, PartitionedTopic]) -> Part
 
 def base_name(partition: str) -> str:
     """Return the partitioned topic's name: ``partition`` without its index."""
-    return partition.rpartition(_SUFFIX)[0]
+    return partition.rpartition(SUFFIX)[0]
 
 
 def check_new(name: str, partitions: int) -> PartitionedTopic:
@@ -100,7 +100,7 @@ def check_plain(name: TopicName, partitioned: Mapping[str, PartitionedTopic]) ->
         )
     if name.partition >= 0:
         base = base_name(str(name))
-        if (whole := partitioned.get(base)) is not None and str(name) != f"{base}{_SUFFIX}{name.partition}":
+        if (whole := partitioned.get(base)) is not None and str(name) != f"{base}{SUFFIX}{name.partition}":
             raise NotAllowedError(f"{name} is not a partition of {base}: its index has zeros in front")
         if whole is not None and name.partition >= whole.partitions:
             raise NotAllowedError(f"{name} is not a partition of {base}, which has {whole.partitions} of them")

@@ -142,7 +142,9 @@ class TopicDeleting:
         try:
             await asyncio.gather(*(topic.compaction.stop() for topic in topics))
             if not keeps_grants:
-                names = [topic.name for topic in topics] + ([] if whole is None else [whole.name])
+                names = [topic.name for topic in topics]
+                if whole is not None:
+                    names = [*dict.fromkeys([*names, whole.name, *self._grants.of_partitions(whole.name)])]
                 await self._grants.revoke_all(names)
             tails = [topic.tail for topic in topics]
             earlier = {topic.topic_id: self._stores.earlier_lives(topic) for topic in topics}

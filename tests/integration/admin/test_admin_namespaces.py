@@ -60,6 +60,10 @@ def test_a_subscription_is_deleted_in_every_topic_unless_it_has_consumers_somewh
     asyncio.run(main())
 
 
+def copies(ensemble: object) -> dict[str, object]:
+    return {"bookkeeperEnsemble": ensemble, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1}
+
+
 @pytest.mark.parametrize("at", [NS, f"{TOPICS}/eu"])
 def test_a_policy_that_there_is_not_is_read_but_not_set(tmp_path: Path, at: str) -> None:
     async def main() -> None:
@@ -83,6 +87,18 @@ def test_a_policy_that_there_is_not_is_read_but_not_set(tmp_path: Path, at: str)
             )
             for interval in (7, None):
                 await admin.done("POST", f"{at}/deduplicationSnapshotInterval", raw=json.dumps(interval).encode())
+            for wrong in (-5, True, "-1", 2**31, 2**70, 1.0, [1]):
+                raw = json.dumps(wrong).encode()
+                await admin.refused(501, "POST", f"{at}/deduplicationSnapshotInterval", raw=raw)
+            for wrong in (True, "true", 1.0, False, 2, [1]):
+                await admin.refused(501, "POST", f"{at}/persistence", copies(wrong))
+            for one in (1, "1", None):
+                await admin.done("POST", f"{at}/persistence", copies(one))
+            for wrong in (" 1000", "+1000", "1_000", "1e3", "١٠", "9" * 20, "-" + "9" * 20, [1000], {"a": 1}, True, ""):
+                for name in ("publishThrottlingRateInMsg", "dispatchThrottlingRateInByte"):
+                    assert "rate" in await admin.refused(501, "POST", f"{at}/dispatchRate", {name: wrong})
+            for unlimited in (-1, "-1", 0, None, -1.0):
+                await admin.done("POST", f"{at}/publishRate", {"publishThrottlingRateInMsg": unlimited})
             await admin.done("DELETE", f"{at}/dispatchRate")
             await admin.refused(404, "GET", f"{at.replace('orders', 'none')}/dispatchRate")
 
@@ -100,6 +116,27 @@ def test_permissions_are_kept_where_nobody_asks_for_them_yet(tmp_path: Path) -> 
                 await admin.done("DELETE", f"{at}/permissions/bob")
                 assert await admin.get(f"{at}/permissions") == {}
             await admin.refused(404, "GET", f"{TOPICS}/none/permissions")
+
+    asyncio.run(main())
+
+
+def test_what_a_partition_was_granted_alone_goes_with_its_partitioned_topic(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            await two_topics(admin)
+
+            async def shown() -> object:
+                return (await admin.get(NS))["auth_policies"]["destination_auth"]
+
+            for name in ("asia-partition-7", "asia-partition-1234567"):  # the second is an ordinary topic's name
+                await admin.done("POST", f"{TOPICS}/{name}/permissions/eve", ["consume"])
+            ordinary = {f"{FULL}/asia-partition-1234567": {"eve": ["consume"]}}
+            assert await shown() == {f"{FULL}/asia-partition-7": {"eve": ["consume"]}} | ordinary
+            await admin.done("PUT", f"{TOPICS}/asia/partitions", 2)
+            assert await shown() == ordinary
+            await admin.done("DELETE", f"{TOPICS}/asia/partitions")
+            assert await shown() == ordinary
+            assert list(admin.engine.catalog.grants.all()) == list(ordinary)
 
     asyncio.run(main())
 

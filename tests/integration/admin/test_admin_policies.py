@@ -359,6 +359,9 @@ def test_a_namespace_is_made_with_all_the_defaults_that_tools_send(tmp_path: Pat
                     "deduplicationSnapshotIntervalSeconds": 7,
                     "delayed_delivery_policies": {"active": False, "tickTime": 1000, "maxDeliveryDelayInMillis": 0},
                     "max_topics_per_namespace": 0,
+                    "offload_deletion_lag_ms": 0,
+                    "properties": {},
+                    "auth_policies": None,
                 },
             )
             assert not (await admin.get(NS))["delayed_delivery_policies"]["active"]
@@ -393,6 +396,14 @@ def test_a_namespace_is_made_with_its_permissions_which_are_shown_and_go_with_it
     asyncio.run(main())
 
 
+def nested(levels: int) -> Any:
+    """Return a value within ``levels`` lists and objects."""
+    value: Any = "x"
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
 @pytest.mark.parametrize(
     ("body", "status", "named"),
     [
@@ -402,7 +413,20 @@ def test_a_namespace_is_made_with_its_permissions_which_are_shown_and_go_with_it
         ({"auth_policies": {"namespace_auth": {" ": ["produce"]}}}, 400, "namespace_auth"),
         ({"auth_policies": {"subscription_auth_roles": {"jobs": "bob"}}}, 400, "subscription_auth_roles.jobs"),
         ({"auth_policies": {"destination_auth": {"persistent://x/y/eu": {"me": ["produce"]}}}}, 412, "x/y/eu"),
+        ({"auth_policies": {"destination_auth": {f"{FULL}-partition-0": {"me": ["produce"]}}}}, 412, "topic itself"),
+        ({"auth_policies": {"destination_auth": {FULL: {"me": ["produce"]}, "acme/orders/eu": {}}}}, 400, "each topic"),
+        ({"auth_policies": {"namespaceAuth": {"me": ["produce"]}}}, 400, "'namespaceAuth'"),
+        ({"auth_policies": []}, 400, "auth_policies"),
+        ({"auth_policies": 0}, 400, "auth_policies"),
+        ({"auth_policies": False}, 400, "auth_policies"),
+        ({"subscription_auth_mode": False}, 400, "subscription_auth_mode"),
         ({"subscription_auth_mode": "Suffix"}, 400, "subscription_auth_mode"),
+        ({"offload_threshold": 0}, 501, "offload_threshold"),
+        ({"offload_threshold_in_seconds": 0}, 501, "offload_threshold_in_seconds"),
+        ({"offload_deletion_lag_ms": 5}, 501, "offload_deletion_lag_ms"),
+        ({"properties": {"a": "None"}}, 501, "properties"),
+        ({"topicDispatchRate": {"us-east": {"dispatchThrottlingRateInMsg": " 5"}}}, 501, "topicDispatchRate"),
+        ({"resource_group_name": nested(450)}, 501, "resource_group_name"),
         ({"topicDispatchRate": {"us-east": {"dispatchThrottlingRateInMsg": 5}}}, 501, "topicDispatchRate"),
         ({"max_topics_per_namespace": "5"}, 501, "max_topics_per_namespace"),
         ({"subscription_types_enabled": ["Shared"]}, 501, "subscription_types_enabled"),

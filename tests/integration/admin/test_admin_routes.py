@@ -1,4 +1,4 @@
-"""Every route of a real Pulsar 4.0.0 broker is served here, or is refused with the reason.
+"""Each route that a Pulsar 4.0.0 broker declares, as listed, is served here or is refused with the reason.
 
 ``answers/routes_pulsar_4_0_0.txt`` has the broker's routes: the annotations of the classes under
 ``org.apache.pulsar.broker.admin`` in its jar.
@@ -30,7 +30,7 @@ NOBODYS: Final = {"NotFound", "MethodNotAllowed", "InternalError"}
 """Codes of answers that no handler gave on purpose."""
 
 
-def test_every_route_of_a_broker_is_served_or_refused_with_the_reason(tmp_path: Path) -> None:
+def test_every_listed_route_of_a_broker_is_served_or_refused_with_the_reason(tmp_path: Path) -> None:
     async def main() -> None:
         async with administered(tmp_path) as admin:
             await admin.engine.topic("persistent://acme/orders/eu")

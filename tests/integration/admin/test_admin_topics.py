@@ -238,6 +238,10 @@ def test_stats_say_who_is_connected_and_what_is_unconsumed(tmp_path: Path) -> No
             assert (brief["publishers"], brief["subscriptions"]["jobs"]["consumers"]) == ([], [])
             assert brief["subscriptions"]["jobs"]["unackedMessages"] == 4, "the figures are those of all"
             assert (await admin.get(f"{NS}/eu/stats", excludeConsumers=True))["publishers"] == stats["publishers"]
+            for text in ("", "1"):
+                shown = await admin.get(f"{NS}/eu/stats", excludePublishers=text, excludeConsumers=text)
+                assert shown["publishers"] == stats["publishers"]
+                assert shown["subscriptions"]["jobs"]["consumers"]
             consumer.close()
             await topic.subscriptions["jobs"].moves.clear_backlog()
             stats = await admin.get(f"{NS}/eu/stats")

@@ -313,6 +313,50 @@ def test_a_partition_has_the_permissions_of_its_topic_and_none_of_its_own(worker
     assert worker.ask("GET", f"{topic}-partition-1/permissions").json == {}
 
 
+def test_what_a_partition_was_granted_before_its_topic_was_partitioned_ends(
+    worker: ServedWorker, secrets: Secrets
+) -> None:
+    topic, eve = "persistent/acme/orders/later", {"Authorization": f"Bearer {secrets.token('eve')}"}
+    alone = f"{topic}-partition-1"
+
+    def used() -> int:
+        return worker.ask("GET", f"{alone}/stats", None, eve).status
+
+    assert worker.ask("POST", f"{alone}/permissions/eve", '["consume"]').status == 204
+    assert worker.ask("PUT", alone, None).status == 204
+    assert used() == 200
+    assert worker.ask("POST", f"{topic}/permissions/zoe", '["produce"]').status == 204
+    assert worker.ask("GET", f"{alone}/permissions").json == {"eve": ["consume"], "zoe": ["produce"]}
+    assert worker.ask("DELETE", f"{topic}/permissions/zoe").status == 204
+    assert worker.ask("PUT", f"{topic}/partitions", "2").status == 204
+    assert used() == 403
+    assert worker.ask("GET", f"{alone}/permissions").json == {}
+    full = f"persistent://acme/orders/{alone.rpartition('/')[2]}"
+    assert full not in worker.ask("GET", "namespaces/acme/orders").json["auth_policies"]["destination_auth"]
+    assert not worker.ask("GET", "/replication/v1/rules").json["roles"].get(full)
+    assert worker.ask("POST", f"{topic}/permissions/eve", '["consume"]').status == 204
+    assert used() == 200
+    assert worker.ask("DELETE", f"{alone}/permissions/eve").status == 204
+    assert used() == 403
+    assert worker.ask("DELETE", f"{topic}/partitions?force=true").status == 204
+    assert worker.ask("PUT", alone, None).status == 204
+    assert used() == 403
+
+
+def test_a_policy_of_a_namespace_named_as_a_path_needs_the_namespaces_admin(
+    worker: ServedWorker, secrets: Secrets
+) -> None:
+    at = "namespaces/acme/antiAffinity"
+    assert worker.ask("PUT", at).status == 204
+    assert worker.ask("POST", f"{at}/permissions/chief", '["admin"]').status == 204
+    chief = {"Authorization": f"Bearer {secrets.token('chief')}"}
+    assert worker.ask("GET", f"{at}/publishRate", None, chief).status == 204
+    assert worker.ask("GET", f"{at}/retention", None, chief).status == 204
+    assert worker.ask("GET", f"{at}/backlogQuotaMap", None, chief).json == {}
+    assert worker.ask("GET", f"{at}/group-1", None, chief).status == 403
+    assert worker.ask("GET", f"{at}/group-1").status == 501
+
+
 def test_a_websocket_ends_with_the_token_that_it_was_opened_with(worker: ServedWorker, secrets: Secrets) -> None:
     async def main() -> None:
         token = secrets.token("app", seconds=6)
