@@ -62,7 +62,10 @@ _ASKS: Final = "it asks, in a body because there may be many names"
 _MESSAGES: Final = "it brings messages; a topic that they make is made by use, as a producer makes it"
 _TELLS: Final = "workers tell each other; the change itself is noted where it is made"
 _LINK: Final = "the carrier of a link takes its work and reports it"
+_REFUSED: Final = "it is refused: nothing is changed"
 NOT_NOTED: Final[Mapping[str, str]] = {
+    "/admin/v3/{part}": _REFUSED,
+    "/admin/v3/{part}/{rest}": _REFUSED,
     "/replication/v1/append": _MESSAGES,
     "/replication/v1/blocks": _ASKS,
     "/replication/v1/measure": _ASKS,

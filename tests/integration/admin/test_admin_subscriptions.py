@@ -106,7 +106,7 @@ def test_nothing_but_a_subscription_makes_a_topic_that_there_is_not(tmp_path: Pa
     [
         ([], 400, "message id"),
         ({"ledgerId": 1}, 400, "entryId"),
-        ({"ledgerId": "1", "entryId": 0}, 400, "ledgerId"),
+        ({"ledgerId": "one", "entryId": 0}, 400, "ledgerId"),
         ({"ledgerId": 1, "entryId": -2}, 412, "entryId"),
         ({"ledgerId": 1, "entryId": 2**63}, 412, "entryId"),
         ({"ledgerId": 1, "entryId": 0, "partitionIndex": "x"}, 400, "partitionIndex"),
