@@ -47,9 +47,9 @@ class TopicName:
 
     @property
     def partition(self) -> int:
-        """Index of the partition, or -1 for a topic that is not a partition."""
+        """Index of the partition, or -1 for a topic that is not a partition: no topic has the name ``.``."""
         match = _PARTITION.fullmatch(self.local)
-        return int(match[2]) if match else -1
+        return int(match[2]) if match and match[1] != "." else -1
 
 
 def parse_topic(text: str) -> TopicName:

@@ -140,7 +140,8 @@ async def _put_back(
         del read.partitioned[name]
         read.grants.pop(name, None)
         for partition in [each for each in read.policies if base_name(each) == name]:
-            del read.policies[partition]
+            if parse_topic(partition).partition >= 0:
+                del read.policies[partition]
     for name in deleted:
         read.policies.pop(name, None)
         read.grants.pop(name, None)

@@ -57,6 +57,18 @@ def test_a_partitioned_topic_is_made_grown_and_deleted_with_its_partitions(tmp_p
     asyncio.run(main())
 
 
+def test_topics_whose_names_begin_like_those_of_partitions_outlive_a_partitioned_topic(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with administered(tmp_path) as admin:
+            await admin.done("PUT", f"{NS}/eu/partitions", 2)
+            await admin.done("PUT", f"{NS}/eu-partition-archive")
+            await admin.done("PUT", f"{NS}/eu-partition-old/partitions", 1)
+            await admin.done("DELETE", f"{NS}/eu/partitions")
+            assert await admin.get(NS) == [f"{FULL}/eu-partition-archive", f"{FULL}/eu-partition-old-partition-0"]
+
+    asyncio.run(main())
+
+
 def test_partitions_that_are_added_have_the_subscriptions_and_policies_of_the_first(tmp_path: Path) -> None:
     async def main() -> None:
         async with administered(tmp_path) as admin:

@@ -23,6 +23,8 @@ def test_all_forms_of_a_name_are_one_topic(text: str) -> None:
 def test_a_partition_knows_its_index() -> None:
     assert parse_topic("orders-partition-12").partition == 12
     assert parse_topic("orders").partition == -1
+    assert parse_topic("orders-partition-archive").partition == -1
+    assert parse_topic(".-partition-0").partition == -1, "no topic has the name of its base"
 
 
 @pytest.mark.parametrize(
