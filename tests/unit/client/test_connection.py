@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from raw_servers import start_server
 
 from replicator.client.errors import ConnectError, PulsarException
 from replicator.client.wire.connection import WRITE_BUFFER_BYTES, Connection
@@ -17,7 +18,7 @@ Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def connected(peer: Peer, made: type[Connection] = Connection) -> tuple[asyncio.Server, Connection]:
-    server = await asyncio.start_server(peer, "127.0.0.1", 0)
+    server = await start_server(peer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     _, connection = await asyncio.get_running_loop().create_connection(
         lambda: made(f"127.0.0.1:{port}", lambda _: None), "127.0.0.1", port

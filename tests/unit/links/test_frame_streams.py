@@ -12,6 +12,7 @@ import uvloop
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from asynchronous import asynchronous
+from raw_servers import start_server
 
 from replicator.engine.log.arrow import encode_append
 from replicator.engine.log.link_frame import PROTOCOL_VERSION, pack_answer, pack_frame
@@ -63,7 +64,7 @@ async def test_a_large_answer_to_a_frame_is_read_on_a_thread_and_answers_stay_in
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(answering, "127.0.0.1", 0)
+    server = await start_server(answering, "127.0.0.1", 0)
     async with server:
         stream = await UpgradedStream.connect(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/append", {}, 5)
         assert [await stream.receive(), await stream.receive()] == answers
