@@ -37,7 +37,6 @@ from replicator.engine.log.requests import AppendedBlock
 from replicator.engine.subscriptions.subscription import Subscription
 from replicator.engine.topic import Topic
 from replicator.engine.topic_listener import TopicListener
-from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.partitions import base_name
 from replicator.running.lasting_failure import LastingFailure
 from replicator.running.supervisor import SupervisedTask
@@ -198,7 +197,7 @@ class ApacheBridge(TopicListener[Topic]):
         """
         if topic in self._topics:
             return [topic]
-        found = sorted(name for name in self._topics if parse_topic(name).partition >= 0 and base_name(name) == topic)
+        found = sorted(name for name in self._topics if base_name(name) == topic)
         if not found:
             reason = (self._too_many | self._refused).get(
                 topic,

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from replicator.engine.topic_name import parse_topic
 from replicator.engine.topics.partitions import base_name
 from replicator.failover import comparing
 from replicator.failover.errors import FailoverError
@@ -131,11 +130,10 @@ async def _brief(peers: Peers, cluster: str, names: Collection[str] | None) -> B
 def _text(link: Link, topic: str, here: Brief, there: Brief) -> str:
     """Return the sentence that tells an operator which topic was deleted, and which command makes it anew."""
     command, name = "create", topic
-    if parse_topic(topic).partition >= 0:
-        base = base_name(topic)
-        partitions = here.partitioned.get(base, 0)
-        if partitions and not there.partitioned.get(base):
-            command, name = f"create-partitioned --partitions {partitions}", base
+    base = base_name(topic)
+    partitions = here.partitioned.get(base, 0)
+    if partitions and not there.partitioned.get(base):
+        command, name = f"create-partitioned --partitions {partitions}", base
     return (
         f"{link.destination} has deleted {name}, and link {link.key} brings it back only with its next message or "
         f"connection: `replicator topics {command} -f FILE --cluster {link.destination} {name}` makes it anew, and "

@@ -10,7 +10,7 @@ from replicator.engine.engine import Engine
 from replicator.engine.fencing import held_entries
 from replicator.engine.log.block import BlockKind
 from replicator.engine.topic import Topic
-from replicator.engine.topic_name import EPOCHS_TOPIC, parse_topic
+from replicator.engine.topic_name import EPOCHS_TOPIC
 from replicator.engine.topics.partitions import base_name
 from replicator.failover.served_clients import ServedClients
 from snapshots.position import BEFORE_ALL, Position
@@ -58,7 +58,7 @@ class Positions:
             if at % TURN_TOPICS == 0:
                 await asyncio.sleep(0)
         for name in [each["name"] for each in found] if names is None else names:
-            if parse_topic(name).partition >= 0 and (base := base_name(name)) not in partitioned:
+            if (base := base_name(name)) and base not in partitioned:
                 partitioned[base] = self._engine.partitioned.count(base)
         return {"topics": found, "partitioned": partitioned}
 

@@ -149,7 +149,7 @@ def _topic(request: web.Request) -> str:
     partitions.
     """
     name = topic_name(request)
-    base = base_name(str(name)) if name.partition >= 0 else ""
+    base = base_name(str(name))
     return base if base and request.app[ENGINE].partitioned.count(base) else str(name)
 
 

@@ -140,8 +140,7 @@ async def _put_back(
         del read.partitioned[name]
         read.grants.pop(name, None)
         for partition in [each for each in read.policies if base_name(each) == name]:
-            if parse_topic(partition).partition >= 0:
-                del read.policies[partition]
+            del read.policies[partition]
     for name in deleted:
         read.policies.pop(name, None)
         read.grants.pop(name, None)

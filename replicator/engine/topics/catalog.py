@@ -38,7 +38,7 @@ from replicator.engine.topics.namespace_policies import (
     decode_namespace_policies,
     encode_namespace_policies,
 )
-from replicator.engine.topics.partitions import SUFFIX, base_name
+from replicator.engine.topics.partitions import base_name
 
 TENANTS: Final = "tenants"
 NAMESPACES: Final = "namespaces"
@@ -253,11 +253,9 @@ class Catalog:
         topic has none of its own: those of its topic count.
         """
         grants = self.grants.of(name)
-        if grants == NONE or SUFFIX not in name:
+        if grants == NONE or not name.startswith(SCHEME) or not (base := base_name(name)):
             return grants
-        partition = name.startswith(SCHEME) and parse_topic(name).partition >= 0
-        covered = partition and self.index.partitioned(parse_topic(base_name(name))) is not None
-        return NONE if covered else grants
+        return grants if self.index.partitioned(parse_topic(base)) is None else NONE
 
     def check_takes_topics(self, namespace: str) -> None:
         """Raise :class:`NamespaceNotFound` while the namespace or its tenant is being deleted."""

@@ -15,18 +15,15 @@ the set.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from replicator.engine.topic_name import EPOCHS_TOPIC, SCHEME, TopicName
 from replicator.engine.topics.namespace_policies import NamespacePolicies
-from replicator.engine.topics.partitions import PartitionedTopic, partition_of
+from replicator.engine.topics.partitions import SUFFIX, PartitionedTopic, base_name, partition_of
 
 INTERNAL_PREFIX = "__"
-_INDEX = re.compile(r"[0-9]{1,6}")
-"""Index of a partition, as it ends the partition's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +95,10 @@ class CatalogIndex:
                 yield from namespace.partitioned.values()
 
     def partitions_here(self, name: str) -> list[str]:
-        """Return the topics whose names are those of partitions of ``name``, whatever their index; O(matching).
-
-        Other topics may begin in the same way: ``orders-partition-archive`` is no partition of ``orders``.
-        """
+        """Return the topics whose names are those of partitions of ``name``, whatever their index; O(matching)."""
         namespace = self.namespace(_namespace_of(name))
-        prefix = f"{name}-partition-"
-        found = [] if namespace is None else _with_prefix(namespace.topics, prefix)
-        return [each for each in found if _INDEX.fullmatch(each, len(prefix))]
+        found = [] if namespace is None else _with_prefix(namespace.topics, f"{name}{SUFFIX}")
+        return [each for each in found if base_name(each) == name]
 
     # Changing.
 

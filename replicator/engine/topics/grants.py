@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 
 from replicator.engine.log.store import Store
 from replicator.engine.log.writer import Writer
-from replicator.engine.topic_name import SCHEME, parse_topic
-from replicator.engine.topics.partitions import SUFFIX, base_name
+from replicator.engine.topic_name import SCHEME
+from replicator.engine.topics.partitions import base_name
 
 TABLE: Final = "grants"
 
@@ -119,8 +119,7 @@ class GrantTable:
 
     def of_partitions(self, name: str) -> list[str]:
         """Return the names that have grants and are those of partitions of ``name``, whatever their index."""
-        found = [each for each in self._grants if each.startswith(f"{name}{SUFFIX}") and base_name(each) == name]
-        return [each for each in found if parse_topic(each).partition >= 0]
+        return [each for each in self._grants if base_name(each) == name]
 
     async def change(
         self,

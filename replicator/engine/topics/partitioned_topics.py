@@ -29,7 +29,7 @@ from replicator.engine.topics.catalog_changes import CatalogChanges
 from replicator.engine.topics.catalog_index import Change
 from replicator.engine.topics.loaded_topics import LoadedTopics
 from replicator.engine.topics.origin_stores import OriginStores
-from replicator.engine.topics.partitions import TABLE, PartitionedTopic, base_name, check_new, check_plain
+from replicator.engine.topics.partitions import SUFFIX, TABLE, PartitionedTopic, base_name, check_new, check_plain
 from replicator.engine.topics.topic_deleting import TopicDeleting
 from replicator.engine.topics.topic_making import TopicMaking
 from snapshots.position import BEFORE_ALL
@@ -273,7 +273,7 @@ class PartitionedTopics:
     def _check_not_plain(self, wanted: PartitionedTopic) -> None:
         if wanted.name in self._loaded.by_name or wanted.name in self._changes.being_made:
             raise NotAllowedError(f"{wanted.name} is a topic without partitions: give the partitioned one another name")
-        prefix = f"{wanted.name}-partition-"
+        prefix = f"{wanted.name}{SUFFIX}"
         being_made = (name for name in self._changes.being_made if name.startswith(prefix))
         for name in (*self._catalog.index.partitions_here(wanted.name), *being_made):
             check_plain(parse_topic(name), {wanted.name: wanted})

@@ -22,6 +22,7 @@ TABLE: Final = "partitioned"
 PARTITIONS_MAX: Final = 10_000
 """Limit of partitions of one topic. Each is a log with its own cursors, which takes some kB of memory."""
 SUFFIX: Final = "-partition-"
+INDEX_DIGITS_MAX: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,14 @@ def partition_of(name: str, partitioned: Mapping[str, PartitionedTopic]) -> Part
     return whole
 
 
-def base_name(partition: str) -> str:
-    """Return the partitioned topic's name: ``partition`` without its index."""
-    return partition.rpartition(SUFFIX)[0]
+def base_name(name: str) -> str:
+    """Return the partitioned topic's name for the full name of a partition, and "" for that of any other topic.
+
+    It agrees with :attr:`TopicName.partition`: ``orders-partition-archive`` is no partition of ``orders``.
+    """
+    base, _, index = name.rpartition(SUFFIX)
+    is_partition = index.isdecimal() and len(index) <= INDEX_DIGITS_MAX and base.rpartition("/")[2] not in ("", ".")
+    return base if is_partition else ""
 
 
 def check_new(name: str, partitions: int) -> PartitionedTopic:

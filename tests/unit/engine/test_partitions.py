@@ -9,7 +9,8 @@ import pytest
 from engine_support import TOPIC, message, opened
 
 from replicator.engine.errors import InvalidPartitions, InvalidTopicName, NotAllowedError
-from replicator.engine.topics.partitions import PARTITIONS_MAX
+from replicator.engine.topic_name import parse_topic
+from replicator.engine.topics.partitions import PARTITIONS_MAX, base_name
 
 
 def test_a_partitioned_topic_has_its_partitions_also_after_a_restart(tmp_path: Path) -> None:
@@ -23,6 +24,27 @@ def test_a_partitioned_topic_has_its_partitions_also_after_a_restart(tmp_path: P
             await (await engine.topic(f"{TOPIC}-partition-3")).publish([message()])
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("orders-partition-12", "orders"),
+        ("orders-partition-x-partition-0", "orders-partition-x"),
+        ("orders-partition-007", "orders"),
+        ("orders-partition-archive", ""),
+        ("orders-partition-1234567", ""),
+        ("orders-partition-", ""),
+        ("orders", ""),
+        ("12", ""),
+        ("-partition-0", ""),
+        (".-partition-0", ""),
+    ],
+)
+def test_only_a_name_with_an_index_is_that_of_a_partition(name: str, base: str) -> None:
+    full = parse_topic(name)
+    assert base_name(str(full)) == (f"persistent://public/default/{base}" if base else "")
+    assert (full.partition >= 0) is bool(base)
 
 
 def test_what_is_not_partitioned_has_no_partitions(tmp_path: Path) -> None:
